@@ -52,6 +52,7 @@ func TestEveryOutcomeIsCountedAndLogged(t *testing.T) {
 		line         []string // message, level, code and attempt of its line in the log, nil for none
 		also         string   // another counter
 	}
+	t.Setenv("TEST_SECRET", "secret")
 	key := []string{"k", "k"}
 	cut := []string{"k", "k", "X-End", "cut"}
 	refused := func(level, code, attempt string) []string {
@@ -78,6 +79,8 @@ func TestEveryOutcomeIsCountedAndLogged(t *testing.T) {
 		"passed":            {"dedup sns", nil, []string{"X-Amz-Sns-Message-Type", "SubscriptionConfirmation"}, "passed", "", nil, ""},
 		"invalid":           {"dedup", nil, []string{"k", `"`}, "invalid", "", refused("info", "idempotency_key_invalid", "0"), ""},
 		"too large":         {handler("max_request_body 1"), nil, key, "too_large", "", refused("info", "request_too_large", "0"), ""},
+		"unsigned": {handler("verify hmac {\nsecret {env.TEST_SECRET}\nheader X-Signature\n}"), nil, key, "signature_invalid", "",
+			refused("warn", "signature_invalid", ""), ""},
 		"forced":            {handler("force X-Force"), key, []string{"k", "k", "X-Force", "true"}, "forced", "kept", []string{"forced: ", "info", "", "2"}, ""},
 		"conflict":          {handler("on_duplicate conflict"), key, key, "conflict", "", refused("info", "duplicate_request", "1"), ""},
 		"acknowledged":      {handler("on_duplicate acknowledge"), key, key, "acknowledged", "", nil, ""},

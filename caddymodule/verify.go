@@ -306,7 +306,7 @@ func (s *Settings) verification() (*exchange.Verification, error) {
 	if len(s.Verify) == 0 {
 		return nil, nil
 	}
-	v := &exchange.Verification{Sources: make(map[string][]delivery.Source)}
+	v := &exchange.Verification{Senders: make(map[string]*exchange.Sender)}
 	for _, sender := range s.Verify {
 		verifier, err := sender.verifier()
 		if err != nil {
@@ -317,7 +317,23 @@ func (s *Settings) verification() (*exchange.Verification, error) {
 			of = &Settings{Providers: []string{sender.Provider}}
 		}
 		v.Verifiers = append(v.Verifiers, verifier)
-		v.Sources[sender.Provider] = of.deliverySources()
+		v.Senders[sender.Provider] = of.signedSender()
 	}
 	return v, nil
+}
+
+// signedSender returns the only sender of the settings, whose requests are known by their signatures.
+// Other signs of it could be left out by a forger, to have a captured delivery pass without a key.
+// Handshakes that nobody signs are none if they are signed.
+func (s *Settings) signedSender() *exchange.Sender {
+	sender := &exchange.Sender{Sources: s.deliverySources(), Providers: s.providers()}
+	for i := range sender.Sources {
+		sender.Sources[i].Signs = delivery.Signs{}
+	}
+	for i := range sender.Providers {
+		p := &sender.Providers[i]
+		p.Signs = delivery.Signs{}
+		p.Passes = slices.DeleteFunc(p.Passes, func(pass delivery.Pass) bool { return pass.Unsigned && pass.Header != "" })
+	}
+	return sender
 }

@@ -172,10 +172,10 @@ func TestVerifySelectsSources(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if of := v.Sources["github"]; len(of) != 1 || of[0].Header != "X-GitHub-Delivery" {
+	if of := v.Senders["github"].Sources; len(of) != 1 || of[0].Header != "X-GitHub-Delivery" {
 		t.Errorf("github has %v", of)
 	}
-	if of := v.Sources[""]; len(of) != 1 || of[0].Header != "X-Id" {
+	if of := v.Senders[""].Sources; len(of) != 1 || of[0].Header != "X-Id" {
 		t.Errorf("the user's own sender has %v", of)
 	}
 }

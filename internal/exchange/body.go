@@ -28,10 +28,9 @@ const (
 // the handlers behind. The body is read before the claim, so that a client that is slow or vanishes
 // holds no claim.
 type requestBody struct {
-	w         http.ResponseWriter // to its client
-	r         *http.Request
-	limit     int64
-	allowance *Allowance
+	w     http.ResponseWriter // to its client
+	r     *http.Request
+	limit int64
 
 	read      bool
 	complete  bool // it was read to its end
@@ -79,10 +78,10 @@ func (b *requestBody) joinedIfUnread(room *Allowance) ([]byte, error) {
 // admit takes room for n bytes that are made from the body. A small body always gets it.
 func (b *requestBody) admit(n int) error {
 	if n == 0 || b.held.bytes.Len() <= smallBody {
-		b.allowance.Count(n)
+		b.held.allowance.Count(n)
 		return nil
 	}
-	err := b.allowance.Admit(n)
+	err := b.held.allowance.Admit(n)
 	if large, ok := errors.AsType[*largeError](err); ok {
 		b.large = large
 	} else if err != nil {
@@ -103,7 +102,7 @@ func (b *requestBody) reserve(n int) error {
 // release releases room that was reserved.
 func (b *requestBody) release(n int64) {
 	b.parseRoom -= n
-	b.allowance.Release(n)
+	b.held.allowance.Release(n)
 }
 
 // readToLimit reads the body. It returns [delivery.ErrBodyTooLarge] if there is more than the limit:
@@ -179,7 +178,7 @@ func (b *requestBody) sendContinue() {
 
 // readSmall reads a body of a small declared length into a buffer of that length.
 func (b *requestBody) readSmall(n int) error {
-	if err := b.allowance.Admit(n); err != nil {
+	if err := b.held.allowance.Admit(n); err != nil {
 		return err
 	}
 	if _, err := io.ReadFull(b.r.Body, b.held.bytes.Room(int64(n))); err != nil {
@@ -197,7 +196,7 @@ func (b *requestBody) readChunks(maxBytes int64) error {
 	for int64(buffer.Len()) < maxBytes {
 		n, err := b.r.Body.Read(buffer.Room(maxBytes - int64(buffer.Len())))
 		if n > 0 {
-			if full := b.allowance.Admit(n); full != nil {
+			if full := b.held.allowance.Admit(n); full != nil {
 				return full
 			}
 			buffer.Grow(n)
@@ -219,7 +218,7 @@ func (b *requestBody) readChunks(maxBytes int64) error {
 
 // putBack makes the body of the request what was read of it, followed by the rest.
 func (b *requestBody) putBack(rest io.Reader) {
-	b.held.Closer, b.held.rest, b.held.allowance = b.r.Body, rest, b.allowance
+	b.held.Closer, b.held.rest = b.r.Body, rest
 	b.r.Body = &b.held
 }
 
@@ -230,13 +229,13 @@ type heldBody struct {
 	rest      io.Reader
 	allowance *Allowance
 
-	mu    sync.Mutex // a transport may close the body while it is being read
-	bytes chunkBuffer
-	begun bool // the handlers behind have begun to read it
-	// reader is the first one that read it. Others get an error.
-	reader    io.Reader
+	mu        sync.Mutex // a transport may close the body while it is being read
+	bytes     chunkBuffer
+	begun     bool // the handlers behind have begun to read it
 	discarded bool // some of it was released, so that it cannot be read whole
-	later     laterBody
+	// reader is the first one that read it. Others get an error.
+	reader io.Reader
+	later  laterBody
 }
 
 // join returns the bytes in one piece.

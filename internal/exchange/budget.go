@@ -29,6 +29,10 @@ type Budget struct {
 	runs        []*waiter // by age
 	replays     []*waiter
 	shared      map[*byte]*sharedBody
+
+	unverified int64        // bytes of bodies whose signature is not verified yet
+	unread     []*Allowance // that read such a body; the first has read for the longest
+	changed    *sync.Cond   // unverified or unread
 }
 
 // waiter is a holder that waits for room. granted is closed when it gets the room.
@@ -45,7 +49,11 @@ type sharedBody struct {
 }
 
 // NewBudget returns a budget with this limit, in bytes.
-func NewBudget(limit int64) *Budget { return &Budget{limit: limit} }
+func NewBudget(limit int64) *Budget {
+	b := &Budget{limit: limit}
+	b.changed = sync.NewCond(&b.mu)
+	return b
+}
 
 // Used returns how many bytes are taken.
 func (b *Budget) Used() int64 {
@@ -100,8 +108,9 @@ type Allowance struct {
 	Budget *Budget
 	bytes  int64 // under the budget's lock
 	// age is the number of the run, 0 until it takes room; waited is how long it has waited.
-	age    uint64
-	waited time.Duration
+	age        uint64
+	waited     time.Duration
+	unverified *unverified // nil for anything else
 }
 
 const (
@@ -123,6 +132,11 @@ func (a *Allowance) Admit(n int) error {
 	b := a.Budget
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	if a.unverified != nil {
+		if err := a.awaitShareLocked(int64(n)); err != nil {
+			return err
+		}
+	}
 	switch all := a.bytes + int64(n); {
 	case all <= smallBody:
 	case all > b.newRequestLimit():
@@ -144,6 +158,9 @@ func (a *Allowance) Count(n int) {
 func (a *Allowance) addLocked(n int64) {
 	a.Budget.used += n
 	a.bytes += n
+	if a.unverified != nil {
+		a.Budget.unverified += n
+	}
 }
 
 // TryTake takes room for n bytes of a run's response, and reports whether there was room.
@@ -264,6 +281,10 @@ func (a *Allowance) releaseLocked(n int64) {
 	n = min(n, a.bytes)
 	a.bytes -= n
 	a.Budget.used -= n
+	if a.unverified != nil {
+		a.Budget.unverified -= n
+		a.Budget.changed.Broadcast()
+	}
 	a.Budget.grantLocked()
 }
 

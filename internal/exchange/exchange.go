@@ -27,6 +27,7 @@ type exchange struct {
 	outcome       Outcome // the last one reported
 	counted       bool
 	hasParseSlot  bool
+	sender        *Sender // of the request; all of them if it is not verified
 	found         delivery.Found
 	key           idempotency.Key
 	allowance     Allowance // room in the budget for the request's body and for a replay

@@ -95,9 +95,11 @@ type Handler struct {
 	// Exclude, apart: the JSON pointers, and the names of the parameters.
 	excludedPointers, excludedParameters []string
 
+	everySender         Sender // all of them
 	headers             headerRules
 	unknownPlaceholders unknownPlaceholders
 	missingLog          logSampler // about requests without a key
+	signatureLog        logSampler // about requests that no sender has signed
 	retentionLog        logSampler // about requests that do not get the retention that they ask for
 	unobservedLog       logSampler // about requests that could not be observed
 	callersWarning      sync.Once  // about a request in which nothing identifies the caller
@@ -118,6 +120,7 @@ func New(c Config) *Handler {
 		Config:          c,
 		members:         append(membersIn(c.Scope), keyMembers...),
 		keyNamesMembers: len(keyMembers) > 0,
+		everySender:     Sender{c.Sources, c.Providers},
 		headers:         newHeaderRules(c.KeepHeader),
 		keyPlaceholders: c.placeholders(),
 	}
@@ -138,18 +141,23 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyht
 		return h.observe(w, r, next, info)
 	}
 	within, forced := takeDedupHeaders(r), h.takeForce(r)
-	if !h.applies(r) {
+	if h.Verify == nil && !h.applies(r) {
 		return next.ServeHTTP(w, r)
 	}
-	x := &exchange{Handler: h, w: w, r: r, next: next, info: info, allowance: Allowance{Budget: h.Budget}}
-	x.body = requestBody{w: w, r: r, limit: h.MaxRequestBody, allowance: &x.allowance}
+	x := &exchange{Handler: h, w: w, r: r, next: next, info: info, sender: &h.everySender, allowance: Allowance{Budget: h.Budget}}
+	x.body = requestBody{w: w, r: r, limit: h.MaxRequestBody, held: heldBody{allowance: &x.allowance}}
 	defer x.close()
-	switch d := x.identify().(type) {
+	switch d := x.verifyAndIdentify().(type) {
+	case verified:
+		return next.ServeHTTP(w, r)
 	case claim:
 		d.Within, d.Force = within, forced
 		return x.claim(d.Request)
 	case pass:
 		x.report(d.outcome, "", 0)
+		if !h.applies(r) { // a challenge
+			return next.ServeHTTP(w, r)
+		}
 		return x.passUnclaimed()
 	case refusal:
 		return x.refuse(d)
@@ -161,8 +169,8 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyht
 	}
 }
 
-// keyDecision is what a request does once dedup has looked for its key: [claim], [pass], [refusal] or
-// [unreadBody].
+// keyDecision is what a request does once dedup has looked for its key: [claim], [pass], [refusal],
+// [unreadBody] or [verified].
 type keyDecision interface{ keyDecision() }
 
 // claim is a request whose key is to be claimed.
@@ -180,6 +188,10 @@ type refusal struct {
 // unreadBody ends a request whose body could not be read.
 type unreadBody struct{ err error }
 
+// verified passes a request on that is signed and has a method that is not deduplicated.
+type verified struct{}
+
+func (verified) keyDecision()   {}
 func (claim) keyDecision()      {}
 func (pass) keyDecision()       {}
 func (refusal) keyDecision()    {}

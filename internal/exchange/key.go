@@ -39,17 +39,17 @@ func (x *exchange) identify() keyDecision {
 		Exclude: x.excludedPointers,
 		Reserve: body.reserve,
 	}.Remember()
-	parsed := x.keyNamesMembers || delivery.NeedsBody(x.Sources, x.Providers, x.r.Header)
+	parsed := x.keyNamesMembers || delivery.NeedsBody(x.sender.Sources, x.sender.Providers, x.r.Header)
 	if parsed {
 		if err := x.parse(request); err != nil {
 			return x.bodyFailure(err)
 		}
 	}
-	if name, ok := delivery.PassThrough(x.Providers, x.Sources, request); ok {
+	if name, ok := delivery.PassThrough(x.sender.Providers, x.sender.Sources, request); ok {
 		x.found = delivery.Found{Provider: name}
 		return pass{OutcomePassed}
 	}
-	found, err := delivery.Find(x.Sources, request, x.MaxKeyLength)
+	found, err := delivery.Find(x.sender.Sources, request, x.MaxKeyLength)
 	invalid, isInvalid := errors.AsType[*delivery.InvalidError](err)
 	switch {
 	case body.failed() != nil:
@@ -179,7 +179,7 @@ func (x *exchange) keyValue(text string) (string, error) {
 // withoutKey passes a request that has no key, or refuses it under `on_missing reject`.
 func (x *exchange) withoutKey(reason error) keyDecision {
 	if x.RejectMissing {
-		return refusal{reasonMissing, fmt.Sprintf("%v; looked for %v", reason, x.Sources)}
+		return refusal{reasonMissing, fmt.Sprintf("%v; looked for %v", reason, x.sender.Sources)}
 	}
 	x.logMissing(reason)
 	x.found, x.key = delivery.Found{}, idempotency.Key{} // where the body is too large, they may be set
@@ -194,7 +194,7 @@ func (x *exchange) withLargeBody(needs string) keyDecision {
 		detail = x.body.large.Error()
 	}
 	detail += ", and " + needs + " needs all of it"
-	if x.Mode == delivery.ModeAPI {
+	if x.Mode == delivery.ModeAPI || x.Verify != nil {
 		return refusal{reasonTooLarge, detail}
 	}
 	return x.withoutKey(errors.New(detail))

@@ -86,7 +86,7 @@ func causeOf(err error, end idempotency.End) error {
 func (x *exchange) logMissing(reason error) {
 	if leftOut, ok := x.missingLog.allow(time.Since(start)); ok {
 		x.Logger.Info("missing: a request has no key and passes unprotected",
-			zap.Inline(x), zap.Stringers("looked_for", x.Sources), zap.NamedError("reason", reason), zap.Int64("left_out", leftOut))
+			zap.Inline(x), zap.Stringers("looked_for", x.sender.Sources), zap.NamedError("reason", reason), zap.Int64("left_out", leftOut))
 	}
 }
 

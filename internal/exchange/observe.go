@@ -83,7 +83,7 @@ func (requestsOnly) Overloaded(engine.Limit) {}
 
 // observe passes a request and its response on as they are. Everything else happens beside them.
 func (h *Handler) observe(w http.ResponseWriter, r *http.Request, next caddyhttp.Handler, info *requestInfo) (err error) {
-	if !h.applies(r) {
+	if h.Verify == nil && !h.applies(r) {
 		return next.ServeHTTP(w, r)
 	}
 	t := h.newTap(w, r)
@@ -126,7 +126,7 @@ func (h *Handler) newTap(w http.ResponseWriter, r *http.Request) *tap {
 	delete(of.Header, "Expect") // the copy asks nothing of the client
 	t := &tap{
 		exchange: &exchange{
-			Handler: h, r: of, info: infoOf(of), allowance: Allowance{Budget: h.Budget},
+			Handler: h, r: of, info: infoOf(of), sender: &h.everySender, allowance: Allowance{Budget: h.Budget},
 		},
 		response: observedWriter{ResponseWriterWrapper: &caddyhttp.ResponseWriterWrapper{ResponseWriter: w}},
 		proxies:  steadyPlaceholders{repl: repl, hidden: make(map[string][2]string)},
@@ -139,7 +139,7 @@ func (h *Handler) newTap(w http.ResponseWriter, r *http.Request) *tap {
 		t.tee = newBodyTee(r, h.MaxRequestBody, h.Budget)
 		of.Body = t.tee.copied()
 	}
-	t.exchange.body = requestBody{r: of, limit: h.MaxRequestBody, allowance: &t.allowance}
+	t.exchange.body = requestBody{r: of, limit: h.MaxRequestBody, held: heldBody{allowance: &t.allowance}}
 	forgetUpstream(&t.proxies)
 	return t
 }
@@ -168,7 +168,7 @@ func (t *tap) run() {
 // observeKey looks for the request's key. It returns the run of a request that would have run, and
 // nil for any other, whose outcome it reports.
 func (t *tap) observeKey() *engine.Run {
-	d := t.identify()
+	d := t.verifyAndIdentify()
 	t.dropBody()
 	switch d := d.(type) {
 	case claim:

@@ -18,7 +18,7 @@ import (
 // Outcomes are all outcomes.
 var Outcomes = []Outcome{
 	OutcomeExecuted, OutcomeReplayed, OutcomeWaited, OutcomeInFlight, OutcomeReused, OutcomeHeld, OutcomeExhausted, OutcomeForced,
-	OutcomeConflict, OutcomeAcknowledged, OutcomeSeeOther, OutcomeMissing, OutcomePassed, OutcomeInvalid, OutcomeTooLarge,
+	OutcomeConflict, OutcomeAcknowledged, OutcomeSeeOther, OutcomeMissing, OutcomePassed, OutcomeInvalid, OutcomeSignatureInvalid, OutcomeTooLarge,
 	OutcomeNotKept, OutcomeUnprotected, OutcomeOverloaded, OutcomeUnavailable, OutcomeUnreadable, OutcomeNoHandler, OutcomeLoop,
 }
 
@@ -27,28 +27,29 @@ var Outcomes = []Outcome{
 type Outcome string
 
 const (
-	OutcomeExecuted     Outcome = "executed"
-	OutcomeReplayed     Outcome = "replayed"
-	OutcomeWaited       Outcome = "waited"
-	OutcomeInFlight     Outcome = "in_flight"
-	OutcomeReused       Outcome = "reused"
-	OutcomeHeld         Outcome = "held"
-	OutcomeExhausted    Outcome = "exhausted"
-	OutcomeForced       Outcome = "forced"
-	OutcomeConflict     Outcome = "conflict"
-	OutcomeAcknowledged Outcome = "acknowledged"
-	OutcomeSeeOther     Outcome = "see_other"
-	OutcomeMissing      Outcome = "missing"
-	OutcomePassed       Outcome = "passed" // a handshake of a provider
-	OutcomeInvalid      Outcome = "invalid"
-	OutcomeTooLarge     Outcome = "too_large"
-	OutcomeNotKept      Outcome = "not_kept"
-	OutcomeUnprotected  Outcome = "unprotected"
-	OutcomeOverloaded   Outcome = "overloaded"
-	OutcomeUnavailable  Outcome = "store_unavailable"
-	OutcomeUnreadable   Outcome = "record_unreadable"
-	OutcomeNoHandler    Outcome = "no_handler"
-	OutcomeLoop         Outcome = "loop"
+	OutcomeExecuted         Outcome = "executed"
+	OutcomeReplayed         Outcome = "replayed"
+	OutcomeWaited           Outcome = "waited"
+	OutcomeInFlight         Outcome = "in_flight"
+	OutcomeReused           Outcome = "reused"
+	OutcomeHeld             Outcome = "held"
+	OutcomeExhausted        Outcome = "exhausted"
+	OutcomeForced           Outcome = "forced"
+	OutcomeConflict         Outcome = "conflict"
+	OutcomeAcknowledged     Outcome = "acknowledged"
+	OutcomeSeeOther         Outcome = "see_other"
+	OutcomeMissing          Outcome = "missing"
+	OutcomePassed           Outcome = "passed" // a handshake of a provider
+	OutcomeInvalid          Outcome = "invalid"
+	OutcomeSignatureInvalid Outcome = "signature_invalid"
+	OutcomeTooLarge         Outcome = "too_large"
+	OutcomeNotKept          Outcome = "not_kept"
+	OutcomeUnprotected      Outcome = "unprotected"
+	OutcomeOverloaded       Outcome = "overloaded"
+	OutcomeUnavailable      Outcome = "store_unavailable"
+	OutcomeUnreadable       Outcome = "record_unreadable"
+	OutcomeNoHandler        Outcome = "no_handler"
+	OutcomeLoop             Outcome = "loop"
 )
 
 // report sets the outcome of the request, as far as it is known, for placeholders, the access log,

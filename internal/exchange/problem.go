@@ -89,7 +89,7 @@ func (x *exchange) answerProblem(p problem, cause error) error {
 	p.Key = x.keyText()
 	rule := refusalRules[p.Code]
 	x.report(rule.outcome, p.ExecutionID, p.attempt)
-	leftOut, logged := int64(0), true
+	leftOut, logged := int64(0), p.Code != reasonSignature // which verify logs
 	if p.Code == reasonMissing {
 		leftOut, logged = x.missingLog.allow(time.Since(start))
 	}
@@ -115,6 +115,7 @@ func (x *exchange) answerProblem(p problem, cause error) error {
 const (
 	reasonMissing   engine.Reason = "idempotency_key_missing"
 	reasonInvalid   engine.Reason = "idempotency_key_invalid"
+	reasonSignature engine.Reason = "signature_invalid"
 	reasonTooLarge  engine.Reason = "request_too_large"
 	reasonNotKept   engine.Reason = "response_not_kept"
 	reasonConflict  engine.Reason = "duplicate_request"
@@ -140,6 +141,7 @@ type refusalRule struct {
 var refusalRules = map[engine.Reason]refusalRule{
 	reasonMissing:            {"The idempotency key is missing", 400, 400, 0, false, OutcomeMissing, zapcore.InfoLevel},
 	reasonInvalid:            {"The idempotency key is invalid", 400, 400, 0, false, OutcomeInvalid, zapcore.InfoLevel},
+	reasonSignature:          {"The signature is missing or invalid", 401, 401, 0, false, OutcomeSignatureInvalid, zapcore.WarnLevel},
 	engine.ReasonReused:      {"The idempotency key is already used", 422, 422, 0, false, OutcomeReused, zapcore.InfoLevel},
 	engine.ReasonInFlight:    {"A request with this idempotency key is outstanding", 409, 503, 2, true, OutcomeInFlight, zapcore.InfoLevel},
 	engine.ReasonHeld:        {"The outcome of an earlier request is unknown", 409, 503, 60, false, OutcomeHeld, zapcore.WarnLevel},

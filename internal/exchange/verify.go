@@ -1,6 +1,15 @@
 package exchange
 
 import (
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"time"
+
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+	"go.uber.org/zap"
+
 	"github.com/caddy-dedup/caddy-dedup/internal/delivery"
 	"github.com/caddy-dedup/caddy-dedup/internal/signature"
 )
@@ -8,7 +17,137 @@ import (
 // Verification is how a handler checks signatures.
 type Verification struct {
 	Verifiers signature.Verifiers
-	// Sources are those of each provider, and of the user's own scheme under "". The sender that
-	// has signed a request selects them.
-	Sources map[string][]delivery.Source
+	// Senders has the sender of each verifier, by [signature.Verifier.Provider].
+	Senders map[string]*Sender
+}
+
+// Sender is where the requests of a sender have their keys, and how its handshakes are known.
+type Sender struct {
+	Sources   []delivery.Source // tried in this order
+	Providers []delivery.Provider
+}
+
+// verifyAndIdentify checks the request's signature before it looks for its key.
+func (x *exchange) verifyAndIdentify() keyDecision {
+	if x.Verify != nil {
+		if d := x.verify(); d != nil {
+			return d
+		}
+		if !x.applies(x.r) {
+			x.counted = true // it is not deduplicated
+			return verified{}
+		}
+	}
+	return x.identify()
+}
+
+// verify checks the request's signature. It returns nil for a request that a sender has signed.
+func (x *exchange) verify() keyDecision {
+	pending, err := x.Verify.Verifiers.Begin(x.asReceived(), time.Now())
+	if err != nil {
+		return x.refuseUnsigned(err, x.r.ContentLength, 0)
+	}
+	if pending.Challenge != "" {
+		x.found = delivery.Found{Provider: pending.Challenge}
+		return pass{OutcomePassed}
+	}
+	if err := x.readUnverified(); err != nil {
+		return x.unverifiable(err)
+	}
+	by, err := pending.Verify(signature.Body{
+		Pieces: x.body.held.bytes.All(),
+		Whole: func() ([]byte, error) {
+			if err := x.acquireParseSlot(); err != nil {
+				return nil, err
+			}
+			return x.body.joined()
+		},
+		Reserve: x.body.reserve,
+	})
+	x.releaseParseSlot()
+	if _, is := errors.AsType[signature.Refusal](err); is {
+		return x.refuseUnsigned(err, int64(x.body.held.bytes.Len()), pending.Secrets())
+	}
+	if err != nil {
+		return x.unverifiable(err)
+	}
+	if !x.Observe {
+		x.allowance.endUnverified()
+	}
+	x.sender = x.Verify.Senders[by.Provider]
+	if by.ID != "" {
+		x.sender = &Sender{signedSources(x.sender.Sources, x.r.Header, by.ID), x.sender.Providers}
+	}
+	return nil
+}
+
+// asReceived returns what a signature is looked for in, as the client sent it, before rewrites.
+func (x *exchange) asReceived() signature.Request {
+	r := signature.Request{Method: x.r.Method, Target: x.r.RequestURI, Header: x.r.Header, HasBody: x.r.ContentLength != 0}
+	if original, ok := x.r.Context().Value(caddyhttp.OriginalRequestCtxKey).(http.Request); ok {
+		r.Target = original.RequestURI
+	}
+	return r
+}
+
+// readUnverified reads the whole body. Under observe, the handlers behind read it, and nobody ends that.
+func (x *exchange) readUnverified() error {
+	if x.Observe {
+		return x.body.readAll()
+	}
+	control := http.NewResponseController(x.w)
+	x.allowance.beginUnverified(func() {
+		_ = control.SetReadDeadline(time.Unix(1, 0)) // without support for it, the next read that returns ends the body
+	})
+	err := x.body.readAll()
+	if cut := x.allowance.endReading(); cut != nil {
+		err = cut
+	}
+	if err != nil && !errors.Is(err, delivery.ErrBodyTooLarge) { // others wait for its room, and its client may be slow to read the answer
+		x.body.held.bytes.Drop()
+		x.allowance.ReleaseAll()
+	}
+	return err
+}
+
+// unverifiable ends a request whose body could not be read or parsed, or refuses one whose body is too
+// large: padding is no way past a signature.
+func (x *exchange) unverifiable(err error) keyDecision {
+	if !errors.Is(err, delivery.ErrBodyTooLarge) {
+		return x.bodyFailure(err)
+	}
+	detail := fmt.Sprintf("the body is larger than max_request_body, %d bytes", x.MaxRequestBody)
+	if x.body.large != nil {
+		detail = x.body.large.Error()
+	}
+	return refusal{reasonTooLarge, detail + ", and its signature is over all of it"}
+}
+
+// refuseUnsigned refuses a request that no sender has signed, and logs that, at most once a second.
+// secrets is with how many secrets the body was hashed.
+func (x *exchange) refuseUnsigned(reason error, bodyBytes int64, secrets int) keyDecision {
+	message := "refused a request"
+	if x.Observe {
+		message = "observe: a request passes that verify would refuse"
+	}
+	if leftOut, ok := x.signatureLog.allow(time.Since(start)); ok {
+		x.Logger.Log(refusalRules[reasonSignature].level, message, zap.Inline(x), zap.String("code", string(reasonSignature)),
+			zap.NamedError("reason", reason), zap.Int64("body_bytes", bodyBytes), zap.Int("secrets_tried", secrets), leftOutField(leftOut))
+	}
+	return refusal{reasonSignature, "the request has no valid signature of a sender that is accepted here"}
+}
+
+// signedSources returns the sources of which a signed ID can be the key: a forger could add any other
+// field, or change one that the scope has.
+func signedSources(sources []delivery.Source, header http.Header, id string) (signed []delivery.Source) {
+	for _, source := range sources {
+		if source.Kind == delivery.KindHeader && slices.Equal(header.Values(source.Header), []string{id}) {
+			source.ScopeHeaders = nil
+			return []delivery.Source{source}
+		}
+		if source.Kind != delivery.KindHeader {
+			signed = append(signed, source)
+		}
+	}
+	return signed
 }

@@ -1,0 +1,323 @@
+package caddymodule
+
+import (
+	"bufio"
+	"bytes"
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/hex"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/caddy-dedup/caddy-dedup/internal/exchange"
+)
+
+// githubSignature signs a body as GitHub does.
+func githubSignature(secret, body string) string {
+	mac := hmac.New(sha256.New, []byte(secret))
+	_, _ = io.WriteString(mac, body)
+	return "sha256=" + hex.EncodeToString(mac.Sum(nil))
+}
+
+// standardSignature signs a message as Standard Webhooks says, with the secret "secret".
+func standardSignature(id string, at time.Time, body string) string {
+	mac := hmac.New(sha256.New, []byte("secret"))
+	_, _ = fmt.Fprintf(mac, "%s.%d.%s", id, at.Unix(), body)
+	return "v1," + base64.StdEncoding.EncodeToString(mac.Sum(nil))
+}
+
+// signedRequest is one request of a table, with its header fields in pairs.
+type signedRequest struct {
+	method, target, body string
+	chunked              bool
+	header               []string
+}
+
+// do sends the request and returns its status and body.
+func (s *site) do(r signedRequest) (int, string) {
+	s.t.Helper()
+	var body io.Reader = strings.NewReader(r.body)
+	if r.chunked {
+		body = io.NopCloser(body)
+	}
+	if r.method == "" {
+		r.method = http.MethodPost
+	}
+	request, err := http.NewRequest(r.method, s.URL+r.target, body)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	for i := 0; i < len(r.header); i += 2 {
+		request.Header.Add(r.header[i], r.header[i+1])
+	}
+	response, err := oneRequest.Do(request)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	defer response.Body.Close()
+	text, err := io.ReadAll(response.Body)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return response.StatusCode, string(text)
+}
+
+// Whoever has not the secret gets 401 with any method and any way of sending, and reaches neither
+// the upstream nor the store. Whoever has it gets through, whatever the method.
+func TestVerifyGuardsEveryRequest(t *testing.T) {
+	t.Setenv("TEST_SECRET", "old\n")
+	t.Setenv("TEST_NEXT", "next")
+	var got []string
+	up := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		body, _ := io.ReadAll(r.Body)
+		got = append(got, r.Method+" "+string(body))
+	}))
+	defer up.Close()
+	s := serve(t, "dedup github {", "verify {env.TEST_SECRET} {env.TEST_NEXT}", "max_request_body 1KiB", "}",
+		"reverse_proxy "+up.Listener.Addr().String())
+	const body = `{"zen": "x"}`
+	right := githubSignature("old", body)
+	of := func(signature string, more ...string) []string {
+		return append([]string{"X-Hub-Signature-256", signature, "X-GitHub-Delivery", "1"}, more...)
+	}
+	padded := body + strings.Repeat(" ", 2000)
+	for name, c := range map[string]struct {
+		request signedRequest
+		want    int
+	}{
+		"unsigned":                       {signedRequest{body: body, header: []string{"X-GitHub-Delivery", "1"}}, 401},
+		"without anything":               {signedRequest{body: body}, 401},
+		"another secret":                 {signedRequest{body: body, header: of(githubSignature("other", body))}, 401},
+		"an empty secret":                {signedRequest{body: body, header: of(githubSignature("", body))}, 401},
+		"the line end of the secret":     {signedRequest{body: body, header: of(githubSignature("old\n", body))}, 401},
+		"a body changed by one byte":     {signedRequest{body: `{"zen": "y"}`, header: of(right)}, 401},
+		"no prefix":                      {signedRequest{body: body, header: of(strings.TrimPrefix(right, "sha256="))}, 401},
+		"a signature twice":              {signedRequest{body: body, header: of(right, "X-Hub-Signature-256", right)}, 401},
+		"a prefix alone":                 {signedRequest{body: body, header: of("sha256=")}, 401},
+		"the older field":                {signedRequest{body: body, header: []string{"X-Hub-Signature", right, "X-GitHub-Delivery", "1"}}, 401},
+		"Gitea's fields":                 {signedRequest{body: body, header: of(right, "X-Gitea-Delivery", "1")}, 401},
+		"GET":                            {signedRequest{method: "GET"}, 401},
+		"GET with a challenge of others": {signedRequest{method: "GET", target: "/?hub.challenge=1"}, 401},
+		"PUT":                            {signedRequest{method: "PUT", body: body}, 401},
+		"a method of its own":            {signedRequest{method: "FROB", body: body}, 401},
+		"OPTIONS":                        {signedRequest{method: "OPTIONS"}, 401},
+		"an offer to upgrade":            {signedRequest{method: "GET", header: []string{"Connection", "Upgrade", "Upgrade", "websocket"}}, 401},
+		"gRPC over HTTP/1.1":             {signedRequest{body: body, header: []string{"Content-Type", "application/grpc"}}, 401},
+		"an unsigned handshake":          {signedRequest{body: `{"type": "url_verification"}`, header: []string{"X-GitHub-Event", "ping"}}, 401},
+		"padded":                         {signedRequest{body: padded, header: of(right)}, 413},
+		"padded and chunked":             {signedRequest{body: padded, chunked: true, header: of(right)}, 413},
+		"padded without a key":           {signedRequest{body: padded, chunked: true, header: []string{"X-Hub-Signature-256", right}}, 413},
+		"padded and unsigned":            {signedRequest{body: padded}, 401},
+	} {
+		status, answer := s.do(c.request)
+		code := map[int]string{401: `"code":"signature_invalid"`, 413: `"code":"request_too_large"`}[c.want]
+		if status != c.want || !strings.Contains(answer, code) {
+			t.Errorf("%s: got %d %s; want %d", name, status, answer, c.want)
+		}
+		if strings.Contains(answer, "old") || strings.Contains(answer, "next") {
+			t.Errorf("%s: the answer shows a secret: %s", name, answer)
+		}
+	}
+	if len(got) > 0 {
+		t.Fatalf("the upstream got %q", got)
+	}
+	for _, c := range []struct {
+		request signedRequest
+		want    string // what the upstream gets
+	}{
+		{signedRequest{body: body, header: of(right)}, "POST " + body},
+		{signedRequest{body: body, header: of(right)}, ""},
+		{signedRequest{body: body, chunked: true, header: of(githubSignature("next", body))}, ""},
+		{signedRequest{body: body, header: of("sha256=" + strings.ToUpper(strings.TrimPrefix(right, "sha256=")))}, ""},
+		{signedRequest{body: "\x1f\x8b", header: []string{"X-Hub-Signature-256", githubSignature("old", "\x1f\x8b"), "X-GitHub-Delivery", "2", "Content-Encoding", "gzip"}}, "POST \x1f\x8b"},
+		{signedRequest{method: "PUT", body: body, header: of(right)}, "PUT " + body},
+		{signedRequest{method: "PUT", body: body, chunked: true, header: of(right)}, "PUT " + body},
+		{signedRequest{method: "GET", header: of(githubSignature("old", ""))}, "GET "},
+		{signedRequest{body: body, header: []string{"X-Hub-Signature-256", right}}, "POST " + body}, // it has no key
+	} {
+		got = nil
+		if status, answer := s.do(c.request); status != 200 || strings.Join(got, ",") != c.want {
+			t.Errorf("%+v: got %d %s, and the upstream got %q; want %q", c.request, status, answer, got, c.want)
+		}
+	}
+	if held := buffered.Used(); held != 0 {
+		t.Errorf("%d bytes are held when all is answered", held)
+	}
+}
+
+// Where the scheme signs an ID, that ID is the key, whatever else a captured request is sent with. A
+// provider without a signature of its own scheme claims nothing that another has signed.
+func TestVerifiedSenderSelectsTheKey(t *testing.T) {
+	t.Setenv("TEST_SECRET", "whsec_c2VjcmV0")
+	t.Setenv("TEST_OTHER", "secret")
+	runs := 0
+	up := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { runs++ }))
+	defer up.Close()
+	s := serve(t, "dedup gitlab github {", "verify gitlab {env.TEST_SECRET}", "verify github {env.TEST_OTHER}", "}",
+		"reverse_proxy "+up.Listener.Addr().String())
+	const body = `{}`
+	now := time.Now()
+	of := func(more ...string) []string {
+		return append([]string{"webhook-id", "m1", "webhook-timestamp", strconv.FormatInt(now.Unix(), 10),
+			"webhook-signature", standardSignature("m1", now, body)}, more...)
+	}
+	stale := now.Add(-time.Hour)
+	for i, c := range []struct {
+		header []string
+		want   int
+		runs   int
+	}{
+		{of("X-Gitlab-Event", "Push Hook", "Idempotency-Key", "m1"), 200, 1},
+		{of("X-Gitlab-Event", "Push Hook", "Idempotency-Key", "m1"), 200, 1},
+		{of("X-Gitlab-Event", "Push Hook", "Idempotency-Key", "m2"), 200, 1},
+		{of("X-Gitlab-Event", "Push Hook", "Idempotency-Key", "m1", "Idempotency-Key", "m2"), 200, 1},
+		{of("X-Gitlab-Event", "Push Hook", "Idempotency-Key", `"m2`), 200, 1},
+		{of("X-Gitlab-Event", "Push Hook", "X-Gitlab-Webhook-UUID", "u"), 200, 1},
+		{of("X-Gitlab-Event-UUID", "u"), 200, 1}, // without the sign of an honest sender
+		{of("X-GitHub-Delivery", "g1"), 200, 1},  // which github's secret has not signed
+		{append(of(), "webhook-id", "m2"), 401, 1},
+		{[]string{"X-Gitlab-Event", "Push Hook", "X-Gitlab-Token", "secret", "Idempotency-Key", "m3"}, 401, 1},
+		{[]string{"webhook-id", "m1", "webhook-timestamp", strconv.FormatInt(stale.Unix(), 10), "webhook-signature", standardSignature("m1", stale, body)}, 401, 1},
+		{[]string{"X-Hub-Signature-256", githubSignature("secret", body), "X-GitHub-Delivery", "g1"}, 200, 2},
+	} {
+		if status, answer := s.do(signedRequest{body: body, header: c.header}); status != c.want || runs != c.runs {
+			t.Errorf("request %d: got %d %s after %d runs; want %d after %d", i+1, status, answer, runs, c.want, c.runs)
+		}
+	}
+}
+
+// Unsigned challenges pass; of the handshakes, the signed ones.
+func TestVerifyAndHandshakes(t *testing.T) {
+	t.Setenv("TEST_SECRET", "secret")
+	var got []string
+	up := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { got = append(got, r.Method) }))
+	defer up.Close()
+	s := serve(t, "dedup dropbox asana {", "verify dropbox {env.TEST_SECRET}", "verify asana {env.TEST_SECRET}", "}",
+		"reverse_proxy "+up.Listener.Addr().String())
+	signed := strings.TrimPrefix(githubSignature("secret", `{"events": []}`), "sha256=")
+	for i, c := range []struct {
+		request signedRequest
+		want    int
+		runs    int
+	}{
+		{signedRequest{method: "GET", target: "/?challenge=1"}, 200, 1},
+		{signedRequest{method: "GET", target: "/"}, 401, 1},
+		{signedRequest{method: "POST", target: "/?challenge=1"}, 401, 1},
+		{signedRequest{method: "GET", target: "/?challenge=1", body: "x"}, 401, 1},
+		{signedRequest{header: []string{"X-Hook-Secret", "s"}}, 401, 1}, // asana's, which is never signed
+		{signedRequest{body: `{"events": []}`, header: []string{"X-Hook-Signature", signed}}, 200, 2},
+		{signedRequest{body: `{"events": []}`, header: []string{"X-Hook-Signature", signed}}, 200, 3},
+	} {
+		if status, answer := s.do(c.request); status != c.want || len(got) != c.runs {
+			t.Errorf("request %d: got %d %s after %q; want %d after %d", i+1, status, answer, got, c.want, c.runs)
+		}
+	}
+}
+
+// A refusal is shown by the error routes as a GET without a body, in api mode too, is counted once,
+// and logged with the reason and no secret.
+func TestVerifyRefusesLikeOthers(t *testing.T) {
+	t.Setenv("TEST_SECRET", "s3cr3tword")
+	page := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, _ := io.ReadAll(r.Body)
+		_, _ = fmt.Fprintf(w, "%s %q %s", r.Method, body, r.Header.Get("X-Outcome"))
+	}))
+	defer page.Close()
+	const outcome = string(exchange.OutcomeSignatureInvalid)
+	before := processMetrics.byOutcome()[outcome]
+	s := serveLogged(t, "", "", "dedup {", "verify hmac {", "secret {env.TEST_SECRET}", "header X-Signature", "}", "}", `respond "ran"`,
+		"handle_errors {", "reverse_proxy "+page.Listener.Addr().String()+" {\nheader_up X-Outcome {http.dedup.outcome}\n}", "}")
+	status, answer := s.do(signedRequest{body: "x", header: []string{"Idempotency-Key", "k", "X-Signature", strings.Repeat("0", 64)}})
+	if status != 401 || answer != `GET "" signature_invalid` {
+		t.Errorf("got %d %s", status, answer)
+	}
+	if n := processMetrics.byOutcome()[outcome] - before; n != 1 {
+		t.Errorf("it is counted %d times", n)
+	}
+	line := book.only(t, "refused a request", "code", "signature_invalid")
+	for field, want := range map[string]string{"reason": "hmac: no signature matches", "body_bytes": "1", "secrets_tried": "1", "path": "/"} {
+		if line.text(field) != want {
+			t.Errorf("%s is %q in the log; want %q", field, line.text(field), want)
+		}
+	}
+	for _, line := range book.about("") {
+		if strings.Contains(fmt.Sprint(line), "s3cr3tword") {
+			t.Errorf("the log has the secret: %v", line)
+		}
+	}
+}
+
+// 32 forged bodies that arrive slowly end when others need their room, and keep nobody out.
+func TestSlowForgedBodies(t *testing.T) {
+	t.Setenv("TEST_SECRET", "secret")
+	up := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+	defer up.Close()
+	s := serveWith(t, "limits {\nbuffered 1MiB\n}", "dedup github {", "verify {env.TEST_SECRET}", "}",
+		"reverse_proxy "+up.Listener.Addr().String())
+	const size = 100 << 10
+	head := fmt.Sprintf("POST / HTTP/1.1\r\nHost: a\r\nX-GitHub-Delivery: f\r\nX-Hub-Signature-256: sha256=%064d\r\nContent-Length: %d\r\n\r\n", 0, size)
+	var slow []net.Conn
+	for range 32 {
+		conn, err := net.Dial("tcp", s.Listener.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		if _, err := io.WriteString(conn, head+strings.Repeat("x", size-1)); err != nil {
+			t.Fatal(err)
+		}
+		slow = append(slow, conn)
+	}
+	body := strings.Repeat("x", 200<<10)
+	for i := range 10 {
+		if status, answer := s.do(signedRequest{body: body, header: []string{"X-Hub-Signature-256", githubSignature("secret", body), "X-GitHub-Delivery", strconv.Itoa(i)}}); status != 200 {
+			t.Fatalf("a genuine delivery got %d %s", status, answer)
+		}
+	}
+	ended := 0
+	for _, conn := range slow[:20] { // at most five fit into half of the room
+		response, err := http.ReadResponse(bufio.NewReader(conn), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = response.Body.Close()
+		if response.StatusCode == http.StatusRequestTimeout {
+			ended++
+		}
+	}
+	if ended != 20 {
+		t.Errorf("%d of the first 20 slow bodies ended with 408", ended)
+	}
+}
+
+func BenchmarkVerifiedDuplicate(b *testing.B) {
+	b.Setenv("TEST_SECRET", "secret")
+	body := strings.Repeat("x", 2000)
+	signature := githubSignature("secret", body)
+	for name, lines := range map[string][]string{
+		"without verify": {"dedup github"},
+		"with verify":    {"dedup github {", "verify {env.TEST_SECRET}", "}"},
+	} {
+		b.Run(name, func(b *testing.B) {
+			handler := benchmarked(b, "", lines...)
+			b.ReportAllocs()
+			for b.Loop() {
+				r := httptest.NewRequest(http.MethodPost, "http://bench.test/", bytes.NewReader([]byte(body)))
+				r.Header.Set("X-Hub-Signature-256", signature)
+				r.Header.Set("X-Github-Delivery", "1")
+				w := httptest.NewRecorder()
+				if handler.ServeHTTP(w, r); w.Code != 201 {
+					b.Fatalf("%d", w.Code)
+				}
+			}
+		})
+	}
+}
