@@ -115,6 +115,9 @@ func (p *proxy) writeSite(b *block) error {
 		b.line("@dedup path", quoteAll(p.paths))
 		matcher = " @dedup"
 	}
+	if note := p.unsignedNote(); note != "" {
+		b.line("# " + strings.ToUpper(note[:1]) + note[1:] + ".")
+	}
 	b.block("dedup"+matcher+" "+quoteAll(p.providers), p.lines)
 	var inside block
 	if p.changeHost {

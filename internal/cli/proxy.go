@@ -43,6 +43,10 @@ data directory, or in that of --file, or in the Redis server of --redis, which
 several replicas can share. The password in its URL may be a placeholder, such
 as {env.REDIS_PASSWORD}. Several --redis are nodes of one cluster.
 
+--verify checks the signatures of a provider's webhooks, as in
+'github={env.GITHUB_SECRET}', before anything else. Every other request gets
+401: leave those of the service itself out with --path.
+
 --dedup takes any line of the dedup directive, such as 'retention 30d'. With
 --path, such as '/webhooks/*', only requests with that path are protected, and
 the others are passed on. With --observe all are passed on: it logs and counts
@@ -75,6 +79,7 @@ type proxy struct {
 	from, file, admin, health           string
 	to, providers, redis                []string
 	dedup                               []string // lines of the directive
+	verify                              []string // providers with a secret
 	paths                               []string // that the directive is for
 	headerUp, headerDown                []string
 	changeHost, insecure, internalCerts bool
@@ -93,6 +98,7 @@ func (p *proxy) defineFlags(cmd *cobra.Command) {
 	set.StringVarP(&p.from, "from", "f", "localhost", "Address to listen on: a port such as :8080, or a name for HTTPS")
 	set.StringSliceVarP(&p.to, "to", "t", nil, "Address of the service, such as localhost:3000 or https://example.com; may be repeated")
 	set.StringSliceVarP(&p.providers, "provider", "p", nil, "A provider whose webhooks arrive, such as github; may be repeated")
+	set.StringArrayVar(&p.verify, "verify", nil, "Check the signatures of a provider, such as github={env.GITHUB_SECRET}; may be repeated")
 	set.StringArrayVar(&p.redis, "redis", nil, "URL of the Redis server that keeps the state, such as redis://localhost:6379; several are a cluster")
 	set.StringVar(&p.file, "file", "", "Directory that keeps the state (default: dedup-<port> in Caddy's data directory)")
 	set.StringArrayVar(&p.dedup, "dedup", nil, "A line of the dedup directive, such as 'retention 30d'; may be repeated")
@@ -195,12 +201,15 @@ func (p *proxy) read(flags *pflag.FlagSet, data, caddyAdmin string) (text string
 	return p.caddyfile()
 }
 
-// readDirective writes the directive that --provider, --path, --observe and --dedup make, and
-// has it read. It has no secrets: neither have errors about it.
+// readDirective writes the directive that --provider, --verify, --path, --observe and --dedup make,
+// and has it read. It has no secrets: neither have errors about it.
 func (p *proxy) readDirective() error {
 	var inside, directive block
 	if p.observe {
 		inside.line("observe")
+	}
+	if err := p.verifyLines(&inside); err != nil {
+		return err
 	}
 	for _, line := range p.dedup {
 		text, err := p.hideLine(line)
@@ -217,7 +226,7 @@ func (p *proxy) readDirective() error {
 	}
 	d := caddyfile.NewDispenser(tokens)
 	if err := p.handler.UnmarshalCaddyfile(d); err != nil {
-		return fmt.Errorf("--provider or --dedup: %w", err)
+		return fmt.Errorf("--provider, --verify or --dedup: %w", err)
 	}
 	if d.Nesting() > 0 {
 		return errors.New("--dedup: a block is not closed")
@@ -229,6 +238,35 @@ func (p *proxy) readDirective() error {
 		return errors.New("--dedup 'store ...' excludes --redis and --file: the state is in one place")
 	}
 	return nil
+}
+
+// verifyLines writes a line for each provider of --verify, with all its secrets. No error shows a
+// value, and the directive refuses secrets that are no placeholders.
+func (p *proxy) verifyLines(to *block) error {
+	secrets := make(map[string][]string)
+	var providers []string
+	for i, text := range p.verify {
+		provider, secret, ok := strings.Cut(text, "=")
+		if !ok || provider == "" || secret == "" {
+			return fmt.Errorf("--verify: value %d is not a provider, an equals sign and a secret; use one such as github={env.GITHUB_SECRET}", i+1)
+		}
+		if !slices.Contains(providers, provider) {
+			providers = append(providers, provider)
+		}
+		secrets[provider] = append(secrets[provider], secret)
+	}
+	for _, provider := range providers {
+		to.line("verify", quote(provider), quoteAll(secrets[provider]))
+	}
+	return nil
+}
+
+// unsignedNote says what becomes of requests that no sender of webhooks has sent, "" if they pass.
+func (p *proxy) unsignedNote() string {
+	if len(p.handler.Verify) == 0 || len(p.paths) > 0 || p.handler.Observe {
+		return ""
+	}
+	return "every request without a valid signature gets 401; with --path, requests for other paths pass"
 }
 
 // run prints the Caddyfile of the flags, or runs it and does not return.
@@ -290,7 +328,7 @@ var ofThisMachine = regexp.MustCompile(`\{(env|file)\.[^}]*\}`)
 // another machine, and validate returns nil.
 func (p *proxy) validate(config *caddy.Config) error {
 	repl := caddy.NewReplacer()
-	replaced := strings.Join(slices.Concat(p.redis, p.dedup, []string{p.file}), "\n")
+	replaced := strings.Join(slices.Concat(p.redis, p.dedup, p.verify, []string{p.file}), "\n")
 	for _, placeholder := range ofThisMachine.FindAllString(replaced, -1) {
 		if _, err := repl.ReplaceOrErr(placeholder, true, true); err != nil {
 			return nil

@@ -15,6 +15,8 @@ import (
 func (p *proxy) summary() string {
 	what, try := "requests with the header "+delivery.IdempotencyKeyHeader, p.request(delivery.IdempotencyKeyHeader)
 	switch {
+	case len(p.handler.Verify) > 0: // a command cannot sign
+		what, try = "signed requests", "have the sender deliver again"
 	case len(p.providers) > 0:
 		what, try = "webhooks of "+strings.Join(p.providers, ", "), p.delivery(p.providers[0])
 	case len(p.handler.Keys) > 0:
@@ -40,6 +42,9 @@ func (p *proxy) summary() string {
 		"  try:    " + try,
 		"  state:  " + state,
 		"  admin:  " + strings.TrimSuffix(p.admin, admin.SocketMode),
+	}
+	if note := p.unsignedNote(); note != "" {
+		lines = append(lines, "  verify: "+note)
 	}
 	if len(p.redis) > 0 && len(p.handler.Scope) == 0 { // the host with its port is part of the key
 		lines = append(lines, "  shared: with replicas that clients reach under the same host and port, or write --dedup 'scope ...'")
