@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/caddy-dedup/caddy-dedup/internal/delivery"
+	"github.com/caddy-dedup/caddy-dedup/internal/signature"
 )
 
 var providersCommand = caddycmd.Command{
@@ -20,8 +21,9 @@ var providersCommand = caddycmd.Command{
 	Long: `
 Prints the names that the dedup directive and proxy --provider accept, with
 what each provider's key is made of, what it adds to the scope, how long its
-responses are kept, whether that was read in the provider's documentation, and
-whether it needs a route of its own.
+responses are kept, whether that was read in the provider's documentation,
+whether it needs a route of its own, and whether verify can check its
+signatures.
 
 With a name it prints all that is known of that provider.`,
 	CobraFunc: func(cmd *cobra.Command) {
@@ -49,7 +51,7 @@ func completeProviders(*cobra.Command, []string, string) ([]string, cobra.ShellC
 // printProviders writes the catalogue as a table.
 func printProviders(w io.Writer) error {
 	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(table, "NAME\tVERIFIED\tROUTE\tRETENTION\tSCOPE\tKEY") // the key last: some are long
+	fmt.Fprintln(table, "NAME\tVERIFIED\tROUTE\tVERIFY\tRETENTION\tSCOPE\tKEY") // the key last: some are long
 	for _, p := range delivery.Providers() {
 		verified := "no"
 		if p.Verified {
@@ -60,13 +62,31 @@ func printProviders(w io.Writer) error {
 			route = "own"
 		}
 		scope := cmp.Or(strings.Join(p.Scope(), ", "), "-")
-		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%s\n", p.Name, verified, route, p.RetentionText(), scope, p.Key())
+		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", p.Name, verified, route, verifiable(p.Name), p.RetentionText(), scope, p.Key())
 	}
 	if err := table.Flush(); err != nil {
 		return err
 	}
-	_, err := fmt.Fprintln(w, "\nROUTE own: "+ownRoute+", as in dedup /webhooks/adyen adyen")
+	_, err := fmt.Fprintf(w, "\nROUTE own: %s, as in dedup /webhooks/adyen adyen\n"+
+		"VERIFY id: the signature covers the delivery ID; body: it does not, so that a captured request can be sent again\n"+
+		"under another ID; partly: see providers <name>; secret: a static secret is compared; no: verify cannot check it\n", ownRoute)
 	return err
+}
+
+// verifiable says in a word what verify checks of a provider.
+func verifiable(name string) string {
+	p, _ := signature.ProviderNamed(name)
+	switch p.ID {
+	case "":
+		return "no"
+	case "no":
+		return "body"
+	case "nothing is signed":
+		return "secret"
+	case "yes":
+		return "id"
+	}
+	return "partly"
 }
 
 // ownRoute says what a provider needs that claims by members of the body alone.
@@ -94,6 +114,14 @@ func printProvider(w io.Writer, name string) error {
 	if signs := p.Signs.String(); signs != "" {
 		claims = "requests " + signs
 	}
+	signed, _ := signature.ProviderNamed(name)
+	verify, within := "no: "+signed.Reason, ""
+	if signed.Reason == "" {
+		verify = signed.How()
+	}
+	if signed.Within > 0 {
+		within = short(signed.Within)
+	}
 	lines := []struct{ label, text string }{
 		{"name", p.Name},
 		{"title", p.Title},
@@ -107,6 +135,12 @@ func printProvider(w io.Writer, name string) error {
 		{"verified", p.Provenance()},
 		{"fact", fact},
 		{"note", p.Note},
+		{"verify", verify},
+		{"signs ID", signed.ID},
+		{"within", within},
+		{"handshake", signed.Handshake},
+		{"source", signed.Source},
+		{"remark", signed.Note},
 	}
 	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	for _, line := range lines {

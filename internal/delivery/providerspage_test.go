@@ -2,6 +2,7 @@ package delivery_test
 
 import (
 	"bytes"
+	"cmp"
 	"flag"
 	"fmt"
 	"os"
@@ -9,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/caddy-dedup/caddy-dedup/internal/delivery"
+	"github.com/caddy-dedup/caddy-dedup/internal/signature"
 )
 
 //go:generate go test -run TestProvidersPage -update .
@@ -54,6 +56,7 @@ Name the senders of your webhooks. Each delivery then reaches your service once:
 - **retention**: how long a response is kept, unless the directive says otherwise. Most senders stop their retries within seven days; the notes say why another one is set. A retention shorter than the retries leaves the last ones unrecognised.
 - **route**: ` + "`any`" + ` if the name can be on a whole site, because each delivery has a header field that only this sender sends. ` + "`own`" + ` if the sender has no such field, so that a site's own JSON with the same members would be taken for its deliveries: name its path, as in ` + "`dedup /webhooks/adyen adyen`" + `.
 - **claims**, in the notes: the header fields by which the sender's requests are known. A request without them falls through to the next source: your own API's ` + "`POST /payments`" + ` with an ` + "`id`" + ` is not Stripe's, nor a scheduler's ` + "`Idempotency-Key: 42`" + ` GitLab's. If a proxy in front removes such a field, deliveries pass without a key, and the log says why.
+- **signed**: whether the signature that [` + "`verify`" + `](directive.md#verify) checks covers the delivery ID. If it does not, whoever has captured a request can send it again under another ID. ` + "`–`" + `: it cannot be verified; the notes say why.
 - **verified**: read in the provider's documentation or source, which is linked below, with the day where noted. For an *unverified* entry the note says what is open: watch a retry of your own before you rely on it, and report what you saw.
 
 Only POST and PATCH requests are deduplicated. If a provider uses another method, write it into ` + "`methods`" + `.
@@ -61,10 +64,10 @@ Only POST and PATCH requests are deduplicated. If a provider uses another method
 One handler can have several providers. It can have one of each of these groups, whose requests look the same:
 
 %s
-One of a group serves all of it. If two of them could send the same ID, give each a path and a handler of its own.
+One of a group serves all of it. With [` + "`verify`" + `](directive.md#verify) they can be together: the signature tells them apart. If two of them could send the same ID, give each a path and a handler of its own.
 
-| name | sender | route | key | scope | retention | fact |
-|---|---|---|---|---|---|---|
+| name | sender | route | key | scope | retention | signed | fact |
+|---|---|---|---|---|---|---|---|
 `
 
 const pageTail = `
@@ -99,7 +102,7 @@ func renderProviders() []byte {
 		if p.Matcher() != "" {
 			route = "**own**"
 		}
-		fmt.Fprintf(&b, "| `%s` | %s | %s | %s | %s | %s | %s |\n", p.Name, p.Title, route, codes(keys(p)), codes(p.Scope()), p.RetentionText(), trust)
+		fmt.Fprintf(&b, "| `%s` | %s | %s | %s | %s | %s | %s | %s |\n", p.Name, p.Title, route, codes(keys(p)), codes(p.Scope()), p.RetentionText(), cmp.Or(signatureOf(p).ID, "–"), trust)
 	}
 	b.WriteString("\n## Notes\n")
 	for _, p := range delivery.Providers() {
@@ -121,10 +124,37 @@ func renderProviders() []byte {
 		for _, pass := range p.Passes {
 			fmt.Fprintf(&b, " Passes through unclaimed: `%s`.", pass)
 		}
+		describeSignature(&b, signatureOf(p))
 		b.WriteString("\n")
 	}
 	b.WriteString(pageTail)
 	return b.Bytes()
+}
+
+func signatureOf(p delivery.Provider) signature.Provider {
+	signed, _ := signature.ProviderNamed(p.Name)
+	return signed
+}
+
+// describeSignature writes what verify checks.
+func describeSignature(b *bytes.Buffer, p signature.Provider) {
+	if p.Reason != "" {
+		fmt.Fprintf(b, " Cannot be verified: %s.", p.Reason)
+		return
+	}
+	fmt.Fprintf(b, " Verified by: %s.", strings.NewReplacer("{", "`{", "}", "}`").Replace(p.How()))
+	if p.Within > 0 {
+		fmt.Fprintf(b, " Timestamp: %d minutes.", int(p.Within.Minutes()))
+	}
+	if p.Handshake != "" {
+		fmt.Fprintf(b, " Handshake: %s.", p.Handshake)
+	}
+	if p.Source != "primary" {
+		fmt.Fprintf(b, " Source: %s.", p.Source)
+	}
+	if p.Note != "" {
+		b.WriteString(" " + p.Note)
+	}
 }
 
 // groups lists the providers that cannot share a handler.
