@@ -68,8 +68,7 @@ func printProviders(w io.Writer) error {
 		return err
 	}
 	_, err := fmt.Fprintf(w, "\nROUTE own: %s, as in dedup /webhooks/adyen adyen\n"+
-		"VERIFY id: the signature covers the delivery ID; body: it does not, so that a captured request can be sent again\n"+
-		"under another ID; partly: see providers <name>; secret: a static secret is compared; no: verify cannot check it\n", ownRoute)
+		"VERIFY id: the delivery ID is signed; body: it is not, so that a captured request can be sent again under another; partly: see its entry; secret: a static secret is compared\n", ownRoute)
 	return err
 }
 
