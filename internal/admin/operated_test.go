@@ -50,11 +50,11 @@ func (o *operated) Lookup(ctx context.Context, key idempotency.Key) (*idempotenc
 	return o.Store.Lookup(ctx, key)
 }
 
-func (o *operated) Release(ctx context.Context, key idempotency.Key, token string, seen idempotency.Precondition) (*idempotency.Record, error) {
+func (o *operated) Change(ctx context.Context, key idempotency.Key, c idempotency.Change) (*idempotency.Record, error) {
 	if o.away.Load() {
 		return nil, errAway
 	}
-	return o.Store.Release(ctx, key, token, seen)
+	return o.Store.Change(ctx, key, c)
 }
 
 func (o *operated) Forget(ctx context.Context, key idempotency.Key, seen idempotency.Precondition) error {

@@ -47,11 +47,11 @@ func (s *shown) Lookup(ctx context.Context, key idempotency.Key) (*idempotency.R
 	return s.Store.Lookup(ctx, key)
 }
 
-func (s *shown) Release(ctx context.Context, key idempotency.Key, token string, seen idempotency.Precondition) (*idempotency.Record, error) {
+func (s *shown) Change(ctx context.Context, key idempotency.Key, c idempotency.Change) (*idempotency.Record, error) {
 	if s.unavailable.Load() {
 		return nil, errUnavailable
 	}
-	return s.Store.Release(ctx, key, token, seen)
+	return s.Store.Change(ctx, key, c)
 }
 
 var damage = &idempotency.UnreadableError{Where: "record", Err: errors.New("it is <damaged>")}

@@ -15,7 +15,7 @@ import (
 )
 
 // CopyBound is how long a copy answers duplicates after the store last confirmed it. So it is also
-// the longest time until a replica notices that another one has released or forgotten a
+// the longest time until a replica notices that another one has changed or forgotten a
 // key, or that a forced run has replaced a response there.
 const CopyBound = 5 * time.Second
 

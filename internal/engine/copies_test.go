@@ -168,6 +168,14 @@ func TestCopiesFollowWhatHappensElsewhere(t *testing.T) {
 				t.Fatal(err)
 			}
 		},
+		"completed": func(t *testing.T, b *replica, req engine.Request) {
+			if err := b.Release(context.Background(), req.Key, idempotency.Precondition{}); err != nil {
+				t.Fatal(err)
+			}
+			if err := b.Complete(context.Background(), req.Key, created("new"), idempotency.Precondition{}); err != nil {
+				t.Fatal(err)
+			}
+		},
 		"forgotten": func(t *testing.T, b *replica, req engine.Request) {
 			if err := b.Forget(context.Background(), req.Key, idempotency.Precondition{}); err != nil {
 				t.Fatal(err)
@@ -199,11 +207,11 @@ func TestCopiesFollowWhatHappensElsewhere(t *testing.T) {
 					}
 					switch d := a.claim(req).(type) {
 					case *engine.Run:
-						if name == "forced" {
-							t.Error("a duplicate of a forced run runs")
+						if name == "forced" || name == "completed" {
+							t.Errorf("a duplicate runs after the key was %s", name)
 						}
 					case engine.Replay:
-						if name != "forced" || string(d.Response.Body) != "new" {
+						if name != "forced" && name != "completed" || string(d.Response.Body) != "new" {
 							t.Errorf("replayed %q after the key was %s", d.Response.Body, name)
 						}
 					default:

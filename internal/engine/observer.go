@@ -71,6 +71,7 @@ const (
 	OperationLookup   Operation = "lookup"
 	OperationResponse Operation = "response"
 	OperationRelease  Operation = "release"
+	OperationComplete Operation = "complete"
 	OperationForget   Operation = "forget"
 	OperationList     Operation = "list" // List and Find
 )
@@ -78,7 +79,7 @@ const (
 // Operations are all operations.
 var Operations = []Operation{
 	OperationClaim, OperationRenew, OperationSettle, OperationLookup,
-	OperationResponse, OperationRelease, OperationForget, OperationList,
+	OperationResponse, OperationRelease, OperationComplete, OperationForget, OperationList,
 }
 
 type noopObserver struct{}
@@ -142,7 +143,8 @@ func (c *storeCall) failed(err error) bool {
 	case errors.Is(err, idempotency.ErrFull):
 		return c.operation != OperationClaim
 	}
-	for _, answer := range []error{idempotency.ErrFenced, idempotency.ErrGone, idempotency.ErrInFlight, idempotency.ErrCursor, idempotency.ErrTooLarge} {
+	for _, answer := range []error{idempotency.ErrFenced, idempotency.ErrGone, idempotency.ErrInFlight,
+		idempotency.ErrComplete, idempotency.ErrCursor, idempotency.ErrTooLarge} {
 		if errors.Is(err, answer) {
 			return false
 		}

@@ -308,6 +308,7 @@ func TestOperationsAreTimed(t *testing.T) {
 		_, _, _ = a.List(ctx, "", 1)
 		_, _, _ = a.Find(ctx, nil, "", 1)
 		_ = a.Release(ctx, req.Key, idempotency.Precondition{})
+		_ = a.Complete(ctx, req.Key, created("by hand"), idempotency.Precondition{})
 		_ = a.Forget(ctx, req.Key, idempotency.Precondition{})
 		run := a.run(req)
 		time.Sleep(someLease / 2)

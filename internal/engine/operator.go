@@ -1,8 +1,10 @@
 package engine
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"net"
 	"time"
 
 	"go.uber.org/zap"
@@ -89,6 +91,15 @@ type Operator struct {
 	Remote, User string
 }
 
+// String returns the user, or the address without its port, for [idempotency.Record.Reason].
+func (o Operator) String() string {
+	host, _, err := net.SplitHostPort(o.Remote)
+	if err != nil {
+		host = o.Remote
+	}
+	return cmp.Or(o.User, host, "an operator")
+}
+
 type operatorKey struct{}
 
 // ByOperator returns a context for the calls of an operator.
@@ -116,18 +127,31 @@ func operatorFields(ctx context.Context) zap.Field {
 // [idempotency.ChangedError] if the record does not meet the precondition. Every record meets
 // the zero Precondition.
 func (e *Engine) Release(ctx context.Context, key idempotency.Key, pre idempotency.Precondition) error {
+	return e.change(ctx, OperationRelease, "released", key, idempotency.Change{State: idempotency.Released, Precondition: pre})
+}
+
+// Complete completes a key for an operator who knows that its work is done: duplicates get this
+// response from now on. Errors are those of [Engine.Release], [idempotency.ErrComplete] if the key has a
+// response already, and an [*idempotency.UnreadableError].
+func (e *Engine) Complete(ctx context.Context, key idempotency.Key, response *idempotency.Response, pre idempotency.Precondition) error {
+	return e.change(ctx, OperationComplete, "completed", key, idempotency.Change{State: idempotency.Complete, Response: response, Precondition: pre})
+}
+
+func (e *Engine) change(ctx context.Context, as Operation, done string, key idempotency.Key, c idempotency.Change) error {
 	defer e.copies.invalidate(key) // also with an error: perhaps it was done
-	call := e.startCall(ctx, OperationRelease, e.Timeout())
-	found, err := e.store.Release(call.ctx, key, e.options.NewToken(), pre)
+	operator, _ := ctx.Value(operatorKey{}).(Operator)
+	c.Token, c.Reason = e.options.NewToken(), idempotency.CutReason(done+" by "+operator.String())
+	call := e.startCall(ctx, as, e.Timeout())
+	found, err := e.store.Change(call.ctx, key, c)
 	if call.done(err) != nil {
 		return err
 	}
-	// The store releases a record in flight only if its lease has lapsed.
-	e.log.Warn("an operator released a key", e.recordFields(key, found, found.LeaseUntil), operatorFields(ctx))
+	// The store changes a record in flight only if its lease has lapsed.
+	e.log.Warn("an operator "+done+" a key", e.recordFields(key, found, found.LeaseUntil), operatorFields(ctx))
 	return nil
 }
 
-// recordFields returns a record that was released or forgotten, as fields of a log line: as
+// recordFields returns a record that was changed or forgotten, as fields of a log line: as
 // operators saw it at that time.
 func (e *Engine) recordFields(key idempotency.Key, r *idempotency.Record, now time.Time) zap.Field {
 	return zap.Inline(zapcore.ObjectMarshalerFunc(func(to zapcore.ObjectEncoder) error {

@@ -59,20 +59,69 @@ func TestOperatorReleasesAKey(t *testing.T) {
 	}
 }
 
-// A late owner comes back after an operator has released its key.
-func TestLateOwnerOfAReleasedKeyIsFenced(t *testing.T) {
+// A late owner comes back after an operator has released or completed its key.
+func TestLateOwnerOfAChangedKeyIsFenced(t *testing.T) {
+	for _, completes := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			store, req := newShared(t), holding()
+			a, b := newReplica(t, store), newReplica(t, store)
+			late := a.run(req)
+			a.link.fail(refused, "renew")
+			time.Sleep(2 * someLease)
+			var err error
+			if completes {
+				err = b.Complete(context.Background(), req.Key, created("by hand"), idempotency.Precondition{})
+			} else {
+				err = b.Release(context.Background(), req.Key, idempotency.Precondition{})
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			a.link.recover()
+			wantEnd(t, late, created("late"), resultFenced)
+			if completes {
+				wantReplay(t, a.claim(req), late.ExecutionID(), created("by hand"), false)
+			} else {
+				wantEnd(t, b.run(req), created("second"), resultKept)
+			}
+		})
+	}
+}
+
+// An operator completes a key that is exhausted: its duplicates are not refused any more. The record
+// says who did it.
+func TestOperatorCompletesAnExhaustedKey(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		store, req := newShared(t), holding()
-		a, b := newReplica(t, store), newReplica(t, store)
-		late := a.run(req)
-		a.link.fail(refused, "renew")
-		time.Sleep(2 * someLease)
-		if err := b.Release(context.Background(), req.Key, idempotency.Precondition{}); err != nil {
-			t.Fatal(err)
+		r, req := newReplica(t, newShared(t)), someRequest()
+		req.Policy.MaxAttempts = 1
+		run := r.run(req)
+		ended(run, idempotency.End{How: idempotency.Unknown, Response: &idempotency.Response{Status: 504, Failed: true}})
+		wantRefusal(t, r.claim(req), engine.ReasonExhausted, run.ExecutionID())
+		for by, operator := range map[string]engine.Operator{
+			"alice":                  {User: "alice", Remote: "192.0.2.1:4711"},
+			"192.0.2.1":              {Remote: "192.0.2.1:4711"},
+			"2001:db8::1":            {Remote: "[2001:db8::1]:4711"},
+			"unix socket /run/admin": {Remote: "unix socket /run/admin"},
+			"an operator":            {},
+		} {
+			ctx := engine.ByOperator(context.Background(), operator)
+			if err := r.Complete(ctx, req.Key, created("by hand"), idempotency.Precondition{}); err != nil {
+				t.Fatal(err)
+			}
+			wantReplay(t, r.claim(req), run.ExecutionID(), created("by hand"), false)
+			if got := r.stored(req).Reason; got != "completed by "+by {
+				t.Errorf("the reason is %q, want that it was completed by %s", got, by)
+			}
+			if err := r.Complete(ctx, req.Key, created("again"), idempotency.Precondition{}); !errors.Is(err, idempotency.ErrComplete) {
+				t.Errorf("completed twice: %v", err)
+			}
+			if err := r.Release(ctx, req.Key, idempotency.Precondition{}); err != nil {
+				t.Fatal(err)
+			}
+			if got := r.stored(req).Reason; got != "released by "+by {
+				t.Errorf("the reason is %q, want that it was released by %s", got, by)
+			}
 		}
-		a.link.recover()
-		wantEnd(t, late, created("late"), resultFenced)
-		wantEnd(t, b.run(req), created("second"), resultKept)
 	})
 }
 
@@ -107,6 +156,9 @@ func TestOperatorsActsAreLoggedAsSeen(t *testing.T) {
 	for what, act := range map[string]func(*engine.Engine, idempotency.Key) error{
 		"released": func(e *engine.Engine, key idempotency.Key) error {
 			return e.Release(context.Background(), key, idempotency.Precondition{})
+		},
+		"completed": func(e *engine.Engine, key idempotency.Key) error {
+			return e.Complete(context.Background(), key, created("by hand"), idempotency.Precondition{})
 		},
 		"forgot": func(e *engine.Engine, key idempotency.Key) error {
 			return e.Forget(context.Background(), key, idempotency.Precondition{})

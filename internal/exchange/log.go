@@ -3,7 +3,6 @@ package exchange
 import (
 	"errors"
 	"fmt"
-	"strings"
 	"sync/atomic"
 	"time"
 
@@ -32,8 +31,7 @@ func (x *exchange) runLogFields(err error, end idempotency.End) (facts []zap.Fie
 	}
 	cause := causeOf(err, end)
 	if cause != nil {
-		reason = cause.Error()
-		reason = strings.ToValidUTF8(reason[:min(len(reason), idempotency.MaxReason)], "")
+		reason = idempotency.CutReason(cause.Error())
 	}
 	return append(facts, zap.NamedError("error", cause)), reason
 }

@@ -27,8 +27,21 @@ func (r *Record) StateAt(now time.Time) State {
 	}
 }
 
+// Change is what an operator does about a key that no run owns: release it, or complete it.
+type Change struct {
+	// State is Released or Complete.
+	State State
+	// Token is new, so that it differs from that of any owner.
+	Token string
+	// Reason is [Record.Reason].
+	Reason string
+	// Response is what duplicates get of a completed key; nil with Released.
+	Response     *Response
+	Precondition Precondition
+}
+
 // Precondition is what an operator has seen of a record. The record must still meet it when it is
-// released or forgotten. It does not if the key has run since, because every run has an execution
+// changed or forgotten. It does not if the key has run since, because every run has an execution
 // ID of its own, or if the run has ended. Empty fields are not compared.
 type Precondition struct {
 	ExecutionID string

@@ -11,13 +11,13 @@ type State string
 const (
 	// InFlight: a run owns the claim. Its lease may have lapsed ([Record.Lapsed]).
 	InFlight State = "in_flight"
-	// Complete: the response is kept and replayed to duplicates.
+	// Complete: a response is kept and replayed to duplicates: that of the run, or an operator's.
 	Complete State = "complete"
 	// Released: the run ended without a response to keep, or an operator released the
 	// key. The next request runs.
 	Released State = "released"
-	// Held: it is unknown how the run ended. No request runs until an operator releases
-	// the key or the retention ends.
+	// Held: it is unknown how the run ended. No request runs until an operator releases or
+	// completes the key, or the retention ends.
 	Held State = "held"
 )
 
@@ -47,6 +47,11 @@ const (
 	MaxPath   = 255
 	MaxReason = 255
 )
+
+// CutReason returns a text as a [Record.Reason].
+func CutReason(text string) string {
+	return strings.ToValidUTF8(text[:min(len(text), MaxReason)], "")
+}
 
 // Record is what a store knows of a key. A zero time is none.
 type Record struct {
@@ -78,8 +83,8 @@ type Record struct {
 	// not return a large body: the process reads it with [Store.Response] once it has memory
 	// for it.
 	LargeBody int
-	// Reason is why the last run ended without a response to keep, cut to [MaxReason] bytes; empty
-	// if it kept one.
+	// Reason is why the last run ended without a response to keep, or who has released or completed
+	// the key since, cut to [MaxReason] bytes; else empty.
 	Reason string
 	// ParentID is set for a forced run only: the execution ID of the run whose response it is to
 	// replace.
@@ -181,24 +186,50 @@ func (r *Record) Renewed(t Terms, now time.Time) *Record {
 	return &next
 }
 
-// Release returns the record after an operator has released the key: the next request runs, and
-// [Terms.MaxAttempts] counts from 1 again. Execution ID, attempts, status and times stay, for
-// operators to read. The token is a new one, so that a late owner can change nothing.
-// Errors: [ErrGone] if there is no record (nil), [ErrInFlight] if a run is in flight and
-// its lease has not lapsed, a [ChangedError] if the record does not meet the precondition.
-func (r *Record) Release(token string, pre Precondition, now time.Time) (*Record, error) {
+// Changed returns the record after an operator's change. Execution ID, attempts, fingerprint and times
+// stay. A released key runs with its next request, and [Terms.MaxAttempts] counts from 1 again. The
+// response of a completed key answers its duplicates, for minCompleted at least. The token is a new
+// one, so that a late owner can change nothing.
+//
+// Errors: [ErrGone] if there is no record (nil), [ErrInFlight] if a run is in flight and its lease has
+// not lapsed, a [ChangedError] if the record does not meet the precondition, [ErrComplete] for the
+// completion of a complete record.
+func (r *Record) Changed(c Change, now time.Time) (*Record, error) {
 	found := r.Effective(now)
-	if err := found.CheckChange(pre, now); err != nil {
+	if err := found.CheckChange(c.Precondition, now); err != nil {
 		return nil, err
 	}
 	next := *found
-	next.State, next.Token, next.PrevToken, next.LeaseUntil = Released, token, "", time.Time{}
-	next.ReleasedAttempts = found.Attempt
+	next.State, next.Token, next.PrevToken, next.LeaseUntil, next.Reason = c.State, c.Token, "", time.Time{}, c.Reason
+	switch {
+	case c.State == Released:
+		next.ReleasedAttempts = found.Attempt
+	case found.State == Complete:
+		return nil, ErrComplete
+	default:
+		next.keep(c.Response)
+		next.Expires = latest(found.Expires, now.Add(minCompleted))
+	}
 	return &next, nil
 }
 
-// CheckChange returns an error if an operator may not release or forget the effective record (nil:
-// none). Its errors are those of [Record.Release].
+// minCompleted is how long the response of a completed key is kept at least: senders repeat deliveries
+// for hours.
+const minCompleted = 24 * time.Hour
+
+// keep sets what the record has of its run's response.
+func (r *Record) keep(response *Response) {
+	r.Status, r.LargeBody = 0, 0
+	if response != nil {
+		r.Status = response.Status
+		if n := len(response.Body); n > maxClaimedBody {
+			r.LargeBody = n
+		}
+	}
+}
+
+// CheckChange returns an error if an operator may not change or forget the effective record (nil:
+// none). Its errors are those of the release of a key, by [Record.Changed].
 func (r *Record) CheckChange(pre Precondition, now time.Time) error {
 	switch {
 	case r == nil:
@@ -274,13 +305,8 @@ func (r *Record) settled(s *Settlement, now time.Time) Record {
 	next.Ended = now.Add(-s.Ago)
 	next.LeaseUntil = time.Time{}
 	next.Expires = now.Add(s.Retention)
-	next.Status, next.LargeBody, next.Reason = 0, 0, s.Reason
-	if s.Response != nil {
-		next.Status = s.Response.Status
-		if n := len(s.Response.Body); n > maxClaimedBody {
-			next.LargeBody = n
-		}
-	}
+	next.Reason = s.Reason
+	next.keep(s.Response)
 	if !s.Counted {
 		next.Attempt--
 	}

@@ -140,7 +140,7 @@ func TestFollows(t *testing.T) {
 			t.Errorf("over %s, settled, it follows %q", name, settled.PrevToken)
 		}
 		record.LeaseUntil = now
-		if released, err := record.Release("operator", idempotency.Precondition{}, now); err != nil || released.PrevToken != "" {
+		if released, err := record.Changed(idempotency.Change{State: idempotency.Released, Token: "operator"}, now); err != nil || released.PrevToken != "" {
 			t.Errorf("over %s, released, it follows %q, %v", name, released.PrevToken, err)
 		}
 	}
@@ -161,7 +161,7 @@ func TestReleaseByAnOperator(t *testing.T) {
 		return &r
 	}
 	released := with(func(r *idempotency.Record) {
-		r.State, r.Token, r.ReleasedAttempts = idempotency.Released, "operator", 3
+		r.State, r.Token, r.ReleasedAttempts, r.Reason = idempotency.Released, "operator", 3, "released by alice"
 	})
 	inFlight := func(left time.Duration, replaces *idempotency.Record) *idempotency.Record {
 		return with(func(r *idempotency.Record) {
@@ -186,7 +186,7 @@ func TestReleaseByAnOperator(t *testing.T) {
 		"forced and lapsed, over what has expired": {
 			found: inFlight(0, with(func(r *idempotency.Record) { r.Expires = now })), err: idempotency.ErrGone},
 	} {
-		got, err := c.found.Release("operator", idempotency.Precondition{}, now)
+		got, err := c.found.Changed(idempotency.Change{State: idempotency.Released, Token: "operator", Reason: "released by alice"}, now)
 		if !errors.Is(err, c.err) || (err == nil) != (c.err == nil) {
 			t.Errorf("%s: %v, want %v", name, err, c.err)
 		}
@@ -195,6 +195,62 @@ func TestReleaseByAnOperator(t *testing.T) {
 		}
 		if err := c.found.Effective(now).CheckChange(idempotency.Precondition{}, now); !errors.Is(err, c.err) {
 			t.Errorf("%s: may be taken: %v, want %v", name, err, c.err)
+		}
+	}
+}
+
+// A completed key has the operator's response from now on, whatever its run has left.
+func TestCompletionByAnOperator(t *testing.T) {
+	now := time.Unix(1000, 0)
+	record := func(state idempotency.State, change func(*idempotency.Record)) *idempotency.Record {
+		r := &idempotency.Record{
+			State: state, Token: "owner", ExecutionID: "run", Attempt: 3, ReleasedAttempts: 1, Fingerprint: "body:1", Hold: true,
+			Origin: idempotency.Origin{Provider: "github", DeliveryID: "72d3162e"}, Status: 500, Reason: "EOF",
+			Claimed: now.Add(-time.Minute), Ended: now.Add(-time.Second), Expires: now.Add(72 * time.Hour),
+		}
+		if change != nil {
+			change(r)
+		}
+		return r
+	}
+	completed := func(change func(*idempotency.Record)) *idempotency.Record {
+		r := record(idempotency.Complete, change)
+		r.Token, r.Status, r.Reason = "operator", 202, "completed by alice"
+		return r
+	}
+	expiresIn := func(d time.Duration) func(*idempotency.Record) {
+		return func(r *idempotency.Record) { r.Expires = now.Add(d) }
+	}
+	lapses := func(at time.Time) func(*idempotency.Record) {
+		return func(r *idempotency.Record) { r.LeaseUntil, r.PrevToken = at, "earlier" }
+	}
+	forced := record(idempotency.InFlight, func(r *idempotency.Record) { r.LeaseUntil, r.Previous = now, record(idempotency.Complete, nil) })
+	for name, c := range map[string]struct {
+		found, want *idempotency.Record
+		err         error
+	}{
+		"none":                   {err: idempotency.ErrGone},
+		"held":                   {found: record(idempotency.Held, nil), want: completed(nil)},
+		"released or exhausted":  {found: record(idempotency.Released, nil), want: completed(nil)},
+		"lapsed":                 {found: record(idempotency.InFlight, lapses(now)), want: completed(nil)},
+		"it would expire sooner": {found: record(idempotency.Held, expiresIn(time.Hour)), want: completed(expiresIn(24 * time.Hour))},
+		"in flight":              {found: record(idempotency.InFlight, lapses(now.Add(1))), err: idempotency.ErrInFlight},
+		"complete":               {found: record(idempotency.Complete, nil), err: idempotency.ErrComplete},
+		"forced and lapsed":      {found: forced, err: idempotency.ErrComplete},
+	} {
+		change := idempotency.Change{
+			State: idempotency.Complete, Token: "operator", Reason: "completed by alice", Response: &idempotency.Response{Status: 202},
+		}
+		got, err := c.found.Changed(change, now)
+		if !errors.Is(err, c.err) || (err == nil) != (c.err == nil) {
+			t.Errorf("%s: %v, want %v", name, err, c.err)
+		}
+		if !reflect.DeepEqual(got, c.want) {
+			t.Errorf("%s:\ngot  %+v\nwant %+v", name, got, c.want)
+		}
+		change.Response.Body = make([]byte, 20<<10)
+		if got, err := c.found.Changed(change, now); err == nil && got.LargeBody != 20<<10 {
+			t.Errorf("%s: a body of 20 KiB counts as %d bytes", name, got.LargeBody)
 		}
 	}
 }

@@ -53,10 +53,11 @@ type Store interface {
 	// Response returns the response of the run with this token, nil if none is kept (any more).
 	Response(ctx context.Context, key Key, token string) (*Response, error)
 
-	// Release applies [Record.Release] to the record of the key in one atomic step, wakes the
-	// processes that wait for the key, and returns the record that it found. Errors: those of
-	// [Record.Release], and an [*UnreadableError].
-	Release(ctx context.Context, key Key, token string, pre Precondition) (*Record, error)
+	// Change applies [Record.Changed] to the record of the key, and stores the response of a
+	// completed key, in one atomic step. It wakes the processes that wait for the key, and returns
+	// the record that it found. Errors: those of [Record.Changed], an [*UnreadableError], and for a
+	// response [ErrFull] and [ErrTooLarge].
+	Change(ctx context.Context, key Key, c Change) (*Record, error)
 
 	// Forget removes the record of the key and its responses in one atomic step, and wakes the
 	// processes that wait for the key. It also removes a record that cannot be read: otherwise
@@ -78,7 +79,7 @@ type Store interface {
 
 	// Subscribe makes the store call wake when a run ends that this process waits for
 	// ([Claim.Waits]), and when copies of a kept response become outdated, because an operator
-	// has released or forgotten its key, or a forced run has replaced it. The call is a hint:
+	// has changed or forgotten its key, or a forced run has replaced it. The call is a hint:
 	// it may be lost, and may come for other keys, too. wake must not block. stop ends the
 	// subscription.
 	Subscribe(wake func(Key)) (stop func())
@@ -121,8 +122,10 @@ var (
 	// ErrGone: the store has no record of the key, or has lost that of the claim.
 	ErrGone = errors.New("the claim's record is gone")
 	// ErrInFlight: a run is in flight and its lease has not lapsed, so that an
-	// operator may neither release nor forget the key.
+	// operator may neither change nor forget the key.
 	ErrInFlight = errors.New("a run is in flight under the key; wait until it has ended, or its lease has lapsed")
+	// ErrComplete: the key has a response already, so that an operator may not complete it.
+	ErrComplete = errors.New("the key is complete; release it first")
 	// ErrCursor: no page has returned this cursor.
 	ErrCursor = errors.New("the cursor is not one that a page came with")
 	// ErrFull: the store takes no more records.

@@ -85,13 +85,25 @@ func (s *Store) Opened(key idempotency.Key, record *idempotency.Record) (*idempo
 	return opened, nil
 }
 
-// Release implements [idempotency.Store].
-func (s *Store) Release(ctx context.Context, key idempotency.Key, token string, pre idempotency.Precondition) (*idempotency.Record, error) {
-	pre, err := s.stored(ctx, key, pre)
+// Change implements [idempotency.Store]. A key whose record cannot be opened cannot be completed:
+// its duplicates would not get the response.
+func (s *Store) Change(ctx context.Context, key idempotency.Key, c idempotency.Change) (*idempotency.Record, error) {
+	var err error
+	if c.State == idempotency.Complete {
+		var found *idempotency.Record
+		if found, _, err = s.Store.Lookup(ctx, key); err == nil {
+			_, err = s.Opened(key, found)
+		}
+	} else {
+		c.Precondition, err = s.stored(ctx, key, c.Precondition)
+	}
 	if err != nil {
 		return nil, err
 	}
-	return s.Store.Release(ctx, key, token, pre)
+	sealer := s.Sealer()
+	c.Response = sealer.sealResponse(key, c.Token, c.Response)
+	c.Reason = sealer.sealReason(key, c.Reason)
+	return s.Store.Change(ctx, key, c)
 }
 
 // Forget implements [idempotency.Store].

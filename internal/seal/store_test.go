@@ -45,9 +45,9 @@ func (o opened) Claim(ctx context.Context, c idempotency.Claim) (idempotency.Cla
 	return got, err
 }
 
-// Release implements [idempotency.Store].
-func (o opened) Release(ctx context.Context, key idempotency.Key, token string, pre idempotency.Precondition) (*idempotency.Record, error) {
-	found, err := o.Store.Release(ctx, key, token, pre)
+// Change implements [idempotency.Store].
+func (o opened) Change(ctx context.Context, key idempotency.Key, c idempotency.Change) (*idempotency.Record, error) {
+	found, err := o.Store.Change(ctx, key, c)
 	if err != nil {
 		return nil, err
 	}
@@ -114,8 +114,8 @@ func TestSealedRecordsAreFound(t *testing.T) {
 	}
 }
 
-// Without the encryption key an operator sees that a record cannot be read, and may forget
-// that one, and no other.
+// Without the encryption key an operator sees that a record cannot be read, and may release or forget
+// that one, and no other. Its duplicates would get no response, so it cannot be completed.
 func TestSealedRecordsAreForgottenAsSeen(t *testing.T) {
 	inner := memory.New(1 << 20)
 	defer inner.Close()
@@ -140,10 +140,15 @@ func TestSealedRecordsAreForgottenAsSeen(t *testing.T) {
 	if err := sealed.Forget(t.Context(), key, unreadable); !errors.Is(err, want) {
 		t.Errorf("forget as unreadable where it can be read: %v", err)
 	}
-	if _, err := sealed.Release(t.Context(), key, "operator", unreadable); !errors.Is(err, want) {
+	var damaged *idempotency.UnreadableError
+	completing := idempotency.Change{State: idempotency.Complete, Token: "operator", Response: &idempotency.Response{Status: 200}}
+	if _, err := blind.Change(t.Context(), key, completing); !errors.As(err, &damaged) {
+		t.Errorf("completed without its key: %v, want an UnreadableError", err)
+	}
+	if _, err := sealed.Change(t.Context(), key, idempotency.Change{State: idempotency.Released, Token: "operator", Precondition: unreadable}); !errors.Is(err, want) {
 		t.Errorf("released as unreadable where it can be read: %v", err)
 	}
-	if _, err := blind.Release(t.Context(), key, "operator", unreadable); err != nil {
+	if _, err := blind.Change(t.Context(), key, idempotency.Change{State: idempotency.Released, Token: "operator", Precondition: unreadable}); err != nil {
 		t.Errorf("released as unreadable: %v", err)
 	}
 	if err := blind.Forget(t.Context(), key, unreadable); err != nil {

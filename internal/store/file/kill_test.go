@@ -34,6 +34,7 @@ type asked struct {
 	What       string
 	Key        idempotency.Key
 	Token      string
+	Change     idempotency.Change
 	Pre        idempotency.Precondition
 	Claim      idempotency.Claim
 	Record     *idempotency.Record
@@ -52,7 +53,7 @@ type answered struct {
 }
 
 // ruleErrors are the errors that a rule of the store decides, as opposed to failures.
-var ruleErrors = []error{idempotency.ErrGone, idempotency.ErrFenced, idempotency.ErrInFlight}
+var ruleErrors = []error{idempotency.ErrGone, idempotency.ErrFenced, idempotency.ErrInFlight, idempotency.ErrComplete}
 
 // serve executes the operations that it reads, each in a goroutine, until it is killed.
 func serve(path string) error {
@@ -92,8 +93,8 @@ func carryOut(s *Store, a asked) answered {
 		result.Record, _, err = s.Lookup(ctx, a.Key)
 	case "response":
 		result.Response, err = s.Response(ctx, a.Key, a.Token)
-	case "release":
-		result.Record, err = s.Release(ctx, a.Key, a.Token, a.Pre)
+	case "change":
+		result.Record, err = s.Change(ctx, a.Key, a.Change)
 	case "forget":
 		err = s.Forget(ctx, a.Key, a.Pre)
 	default:
@@ -198,8 +199,8 @@ func (s *served) Response(_ context.Context, key idempotency.Key, token string) 
 	return r.Response, err
 }
 
-func (s *served) Release(_ context.Context, key idempotency.Key, token string, pre idempotency.Precondition) (*idempotency.Record, error) {
-	r, err := s.ask(asked{What: "release", Key: key, Token: token, Pre: pre})
+func (s *served) Change(_ context.Context, key idempotency.Key, c idempotency.Change) (*idempotency.Record, error) {
+	r, err := s.ask(asked{What: "change", Key: key, Change: c})
 	return r.Record, err
 }
 

@@ -178,6 +178,18 @@ func (s *Store) decodeAnswer(key idempotency.Key, a *answer) (*idempotency.Respo
 	return r, nil
 }
 
+// writeBody writes the body of an answer to a segment if it is large, see [bodies.write].
+func (k *lockedKey) writeBody(ctx context.Context, a *answer, pending **bodyWrite) error {
+	if len(a.response.Body) <= maxInlineBody {
+		return nil
+	}
+	err := k.db.status()
+	if err == nil {
+		err = k.bodies.write(ctx, k.key, a, pending)
+	}
+	return k.wrap(err)
+}
+
 // write replaces the key's value, old, by next, and the key's claim by c, which may be nil. An error
 // comes with a result other than [applied].
 func (k *lockedKey) write(ctx context.Context, old *value, next value, c *claim, now time.Time) (writeResult, error) {

@@ -108,17 +108,12 @@ func (s *Store) Settle(ctx context.Context, key idempotency.Key, claimed *idempo
 	next := value{record: found.WithAttempts(claimed).Settled(settlement, now)}
 	if r := settlement.Response; r != nil {
 		next.answer = &answer{token: claimed.Token, until: now.Add(settlement.ResponseRetention()), response: r}
-		if len(r.Body) > maxInlineBody {
-			pending := new(*bodyWrite)
-			if k.claim != nil {
-				pending = &k.claim.body
-			}
-			if err = k.db.status(); err == nil {
-				err = s.bodies.write(ctx, key, next.answer, pending)
-			}
-			if err != nil {
-				return s.wrap(err)
-			}
+		pending := new(*bodyWrite)
+		if k.claim != nil {
+			pending = &k.claim.body
+		}
+		if err := k.writeBody(ctx, next.answer, pending); err != nil {
+			return err
 		}
 	}
 	_, err = k.write(ctx, stored, next, nil, now)
@@ -151,8 +146,8 @@ func (s *Store) Response(ctx context.Context, key idempotency.Key, token string)
 	return k.response(ctx, stored, token, clock())
 }
 
-// Release implements [idempotency.Store].
-func (s *Store) Release(ctx context.Context, key idempotency.Key, token string, pre idempotency.Precondition) (*idempotency.Record, error) {
+// Change implements [idempotency.Store].
+func (s *Store) Change(ctx context.Context, key idempotency.Key, c idempotency.Change) (*idempotency.Record, error) {
 	k, err := s.lockKey(ctx, key)
 	if err != nil {
 		return nil, err
@@ -163,11 +158,18 @@ func (s *Store) Release(ctx context.Context, key idempotency.Key, token string, 
 		return nil, err
 	}
 	now := clock()
-	freed, err := live(record, now).Release(token, pre, now)
+	changed, err := live(record, now).Changed(c, now)
 	if err != nil {
 		return nil, err
 	}
-	if _, err := k.write(ctx, stored, value{record: freed}, nil, now); err != nil {
+	next := value{record: changed}
+	if c.Response != nil {
+		next.answer = &answer{token: c.Token, until: changed.Expires, response: c.Response}
+		if err := k.writeBody(ctx, next.answer, new(*bodyWrite)); err != nil {
+			return nil, err
+		}
+	}
+	if _, err := k.write(ctx, stored, next, nil, now); err != nil {
 		return nil, err
 	}
 	return record.Effective(now), nil

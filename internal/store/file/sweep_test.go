@@ -64,7 +64,7 @@ func TestSweepRemovesWhatHasExpired(t *testing.T) {
 				exact(t, s, kept+1+i, 2*i+n)
 			}
 		}
-		if _, err := s.Release(t.Context(), key("1"), "operator", idempotency.Precondition{}); err != nil {
+		if _, err := s.Change(t.Context(), key("1"), idempotency.Change{State: idempotency.Released, Token: "operator"}); err != nil {
 			t.Fatal(err)
 		}
 		force := claimOf("2")

@@ -113,7 +113,7 @@ func TestKnownKeysInAFullStore(t *testing.T) {
 	settle(t, s, record, claim(-1), released) // without the response
 	record = want("a retry after a release", next(claim(-1)), idempotency.Proceed)
 	settle(t, s, record, claim(-1), idempotency.Settlement{State: idempotency.Held, Counted: true, Retention: time.Hour})
-	if _, err := s.Release(t.Context(), claim(-1).Key, "another", idempotency.Precondition{}); err != nil {
+	if _, err := s.Change(t.Context(), claim(-1).Key, idempotency.Change{State: idempotency.Released, Token: "another"}); err != nil {
 		t.Errorf("release: %v", err)
 	}
 	if err := s.Forget(t.Context(), claim(-1).Key, idempotency.Precondition{}); err != nil {

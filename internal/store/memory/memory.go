@@ -167,14 +167,9 @@ func (s *Store) Settle(ctx context.Context, key idempotency.Key, claimed *idempo
 			return err
 		}
 		if response.head != nil {
-			switch cost := response.cost(); {
-			case s.makeRoom(cost, s.limit, now):
-				s.put(s.nameOf(key, claimed.Token), response, now.Add(settlement.ResponseRetention()), now)
-			case settlement.State == idempotency.Released: // release the key without the response
-			case cost > s.limit/reserveDivisor:
-				return idempotency.ErrTooLarge
-			default:
-				return idempotency.ErrFull
+			err := s.putResponse(s.nameOf(key, claimed.Token), response, now.Add(settlement.ResponseRetention()), now)
+			if err != nil && settlement.State != idempotency.Released { // release the key without the response
+				return err
 			}
 		}
 		s.putRecord(key, found.WithAttempts(claimed).Settled(settlement, now), now)
@@ -215,19 +210,28 @@ func (s *Store) Response(ctx context.Context, key idempotency.Key, token string)
 	return kept.decode(key, token)
 }
 
-// Release implements [idempotency.Store].
-func (s *Store) Release(ctx context.Context, key idempotency.Key, token string, pre idempotency.Precondition) (found *idempotency.Record, err error) {
+// Change implements [idempotency.Store].
+func (s *Store) Change(ctx context.Context, key idempotency.Key, c idempotency.Change) (found *idempotency.Record, err error) {
+	buffer := buffers.Get().(*[]byte)
+	defer buffers.Put(buffer)
+	response := encode(buffer, key, c.Token, c.Response)
 	err = s.do(ctx, func(now time.Time) error {
 		stored, err := s.find(key, now)
 		if err != nil {
 			return err
 		}
-		released, err := stored.Release(token, pre, now)
-		if err == nil {
-			found = stored.Effective(now)
-			s.putRecord(key, released, now)
+		changed, err := stored.Changed(c, now)
+		if err != nil {
+			return err
 		}
-		return err
+		if response.head != nil {
+			if err := s.putResponse(s.nameOf(key, c.Token), response, changed.Expires, now); err != nil {
+				return err
+			}
+		}
+		found = stored.Effective(now)
+		s.putRecord(key, changed, now)
+		return nil
 	})
 	if err == nil {
 		s.waiters.Wake(key)

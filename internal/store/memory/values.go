@@ -109,6 +109,19 @@ func (s *Store) putRecord(key idempotency.Key, record *idempotency.Record, now t
 	s.put(name{key: key}, encoded{head: s.scratch}, record.Expires, now)
 }
 
+// putResponse adds a response, if there is room for it.
+func (s *Store) putResponse(n name, r encoded, expires, now time.Time) error {
+	switch cost := r.cost(); {
+	case s.makeRoom(cost, s.limit, now):
+		s.put(n, r, expires, now)
+		return nil
+	case cost > s.limit/reserveDivisor:
+		return idempotency.ErrTooLarge
+	default:
+		return idempotency.ErrFull
+	}
+}
+
 // put adds or replaces a value.
 func (s *Store) put(n name, e encoded, expires, now time.Time) {
 	values := s.values[n.key[0]]

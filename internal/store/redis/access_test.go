@@ -51,7 +51,7 @@ func useAll(t *testing.T, s *Store) {
 		t.Fatalf("list: %d records, %v; want 3", len(page), err)
 	}
 	for _, name := range []string{"small", "large", "released"} {
-		if found, err := s.Release(ctx, keyOf(name), "operator", idempotency.Precondition{}); err != nil || found.State != idempotency.Complete {
+		if found, err := s.Change(ctx, keyOf(name), idempotency.Change{State: idempotency.Released, Token: "operator"}); err != nil || found.State != idempotency.Complete {
 			t.Fatalf("release: %+v, %v", found, err)
 		}
 		if err := s.Forget(ctx, keyOf(name), idempotency.Precondition{}); err != nil {

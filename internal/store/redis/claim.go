@@ -195,7 +195,7 @@ func (c *claimCall) record() *idempotency.Record {
 	return c.claim.Record(c.previous.record, processTime())
 }
 
-// deadlineArg is the index of the deadline in the commands that run claim.lua and release.lua: the
+// deadlineArg is the index of the deadline in the commands that run claim.lua and, with one key, change.lua: the
 // sixth argument, after the command's name, the hash, the number of keys and the key.
 const deadlineArg = 4 + 5
 

@@ -121,7 +121,7 @@ func TestRecordChangesBeforeForget(t *testing.T) {
 				return claimed
 			},
 			func(c idempotency.Claim, _ idempotency.Claimed) {
-				if _, err := other.Release(ctx, c.Key, "another operator", idempotency.Precondition{}); err != nil {
+				if _, err := other.Change(ctx, c.Key, idempotency.Change{State: idempotency.Released, Token: "another operator"}); err != nil {
 					t.Error(err)
 				}
 			},

@@ -13,24 +13,25 @@ import (
 // errOverdue is the error if a script refuses to run because its deadline has passed.
 var errOverdue = errors.New("the command reached the server too late, or the server's clock jumps")
 
-// Release implements [idempotency.Store]. It looks up the record and replaces exactly that version. If
-// the record changes in between, Release tries again, as a claim does.
-func (s *Store) Release(ctx context.Context, key idempotency.Key, token string, pre idempotency.Precondition) (*idempotency.Record, error) {
+// Change implements [idempotency.Store]. It looks up the record and replaces exactly that version. If
+// the record changes in between, Change tries again, as a claim does.
+func (s *Store) Change(ctx context.Context, key idempotency.Key, c idempotency.Change) (*idempotency.Record, error) {
 	ctx, cancel := s.withTimeout(ctx)
 	defer cancel()
-	until := time.Now().Add(s.executeTimeout)
+	call := &changeCall{store: s, key: key, change: c, keys: []string{s.names.record(key)}, until: time.Now().Add(s.executeTimeout)}
+	fail := func(err error) error { return s.fail("change to "+string(c.State), err) }
 	for ctx.Err() == nil {
 		current, err := s.lookUp(ctx, key)
 		if err != nil {
 			return nil, err
 		}
-		released, err := current.record.Release(token, pre, current.now)
+		changed, err := current.record.Changed(c, current.now)
 		if err != nil {
 			return nil, err
 		}
-		answer, err := s.replaceReleased(ctx, key, current, released, until)
+		answer, err := call.run(ctx, current, changed)
 		if err != nil {
-			return nil, s.fail("release", err)
+			return nil, fail(err)
 		}
 		switch answer.word {
 		case replyOK:
@@ -39,33 +40,68 @@ func (s *Store) Release(ctx context.Context, key idempotency.Key, token string, 
 			return nil, idempotency.ErrGone
 		case replyChanged:
 		case replyOverdue:
-			return nil, s.fail("release", errOverdue)
+			return nil, fail(errOverdue)
+		case replyNoResponse:
+			return nil, fail(errNoResponse)
 		default:
-			return nil, answer.unexpected(s.names.record(key))
+			return nil, answer.unexpected(call.keys[0])
 		}
 	}
-	return nil, s.fail("release", fmt.Errorf("other callers kept changing the record: %w", ctx.Err()))
+	return nil, fail(fmt.Errorf("other callers kept changing the record: %w", ctx.Err()))
 }
 
-// replaceReleased replaces the record that was looked up by the released one.
-func (s *Store) replaceReleased(ctx context.Context, key idempotency.Key, current *found, released *idempotency.Record,
-	until time.Time) (answer reply, err error) {
-	stored, err := appendRecord(nil, key, released)
+// changeCall is one call of Change.
+type changeCall struct {
+	store  *Store
+	key    idempotency.Key
+	change idempotency.Change
+	keys   []string // of change.lua
+	until  time.Time
+	// response is the response in the value. If its body is beside the value, it is written once,
+	// before the script runs.
+	response []byte
+}
+
+// run replaces the record that was looked up by the changed one.
+func (c *changeCall) run(ctx context.Context, current *found, changed *idempotency.Record) (answer reply, err error) {
+	stored, err := appendRecord(nil, c.key, changed)
 	if err != nil {
 		return reply{}, err
 	}
-	keys, revision, repeated := []string{s.names.record(key)}, newRevision(), ""
-	prepare := func(sent *request) { sent.until, sent.deadlineArg = until, deadlineArg }
+	revision, repeated := newRevision(), ""
+	if c.change.Response != nil && c.response == nil {
+		if err := c.writeResponse(ctx, revision); err != nil {
+			return reply{}, err
+		}
+	}
+	prepare := func(sent *request) { sent.until, sent.deadlineArg = c.until, deadlineArg+len(c.keys)-1 }
+	expiry := changed.Expires.UnixMilli()
 	err = try(ctx, func() (err error) {
 		var maybeApplied bool
-		answer, maybeApplied, err = s.runScript(ctx, releaseScript, keys, prepare, current.version, stored, released.Token, revision[:],
-			released.Expires.UnixMilli(), nil, repeated, s.names.copies())
+		answer, maybeApplied, err = c.store.runScript(ctx, changeScript, c.keys, prepare, current.version, stored, changed.Token, revision[:],
+			expiry, nil, repeated, c.store.names.copies(), c.response, expiry+toMillis(responseMargin))
 		if maybeApplied {
 			repeated = "1"
 		}
 		return err
 	})
 	return answer, err
+}
+
+// writeResponse sets the response of the call, and writes its body if that is large: under a temporary
+// name, as a settlement does.
+func (c *changeCall) writeResponse(ctx context.Context, revision [revisionSize]byte) error {
+	response, body := appendKept(nil, c.key, c.change.Token, c.change.Response)
+	if body != nil {
+		name := c.store.names.unsettled(c.key, c.change.Token, revision[:])
+		err := try(ctx, func() error { return c.store.client.Set(ctx, name, body, unsettledLife).Err() })
+		if err != nil {
+			return readError(c.keys[0], err)
+		}
+		c.keys = append(c.keys, c.store.names.response(c.key, c.change.Token), name)
+	}
+	c.response = response
+	return nil
 }
 
 // forgetCall is one call of Forget.

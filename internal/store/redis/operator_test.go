@@ -1,6 +1,7 @@
 package redis
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -45,7 +46,7 @@ func openMeddled(t *testing.T, address string, timeout time.Duration, script *sc
 	s := closeAtEnd(t, openWith(t, Options{Addresses: []string{address}, Timeout: timeout}))
 	c := claimOf("warm", "warm")
 	mustSettle(t, s, c, mustClaim(t, s, c, idempotency.Proceed).Record, kept(small))
-	if _, err := s.Release(ctx, c.Key, "warm operator", idempotency.Precondition{}); err != nil {
+	if _, err := s.Change(ctx, c.Key, idempotency.Change{State: idempotency.Released, Token: "warm operator"}); err != nil {
 		t.Fatal(err)
 	}
 	if err := s.Forget(ctx, c.Key, idempotency.Precondition{}); err != nil {
@@ -91,7 +92,7 @@ func TestHungServerReleases(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			server := redistest.Start(t)
 			sent := 0
-			s := openMeddled(t, server.Addr, DefaultTimeout, releaseScript, map[int]func(){1: func() {
+			s := openMeddled(t, server.Addr, DefaultTimeout, changeScript, map[int]func(){1: func() {
 				sent = calls(t, server)["evalsha"]
 				server.Pause()
 			}})
@@ -100,7 +101,7 @@ func TestHungServerReleases(t *testing.T) {
 			mustSettle(t, s, c, mustClaim(t, s, c, idempotency.Proceed).Record, kept(small))
 			before := command(t, server, "DUMP", named.record(c.Key))
 
-			if _, err := s.Release(ctx, c.Key, "operator", idempotency.Precondition{}); err == nil {
+			if _, err := s.Change(ctx, c.Key, idempotency.Change{State: idempotency.Released, Token: "operator"}); err == nil {
 				t.Fatal("a hung server released the key")
 			}
 			server.Resume()
@@ -173,7 +174,7 @@ func TestRecordChangesBeforeRelease(t *testing.T) {
 			return mustClaim(t, other, withToken(c, "next"), idempotency.Proceed).Record
 		}, idempotency.ErrInFlight},
 		"another operator releases it": {release, func(t *testing.T, c idempotency.Claim, _ idempotency.Claimed) *idempotency.Record {
-			if _, err := other.Release(ctx, c.Key, "another operator", idempotency.Precondition{}); err != nil {
+			if _, err := other.Change(ctx, c.Key, idempotency.Change{State: idempotency.Released, Token: "another operator"}); err != nil {
 				t.Fatalf("release: %v", err)
 			}
 			return nil
@@ -183,11 +184,11 @@ func TestRecordChangesBeforeRelease(t *testing.T) {
 			c := claimOf(name, "token")
 			claimed := test.before(t, c)
 			var running, changed *idempotency.Record
-			s := openMeddled(t, server.Addr, busyTimeout, releaseScript, map[int]func(){1: func() {
+			s := openMeddled(t, server.Addr, busyTimeout, changeScript, map[int]func(){1: func() {
 				running = test.meanwhile(t, c, claimed)
 				changed, _, _ = other.Lookup(ctx, c.Key)
 			}})
-			found, err := s.Release(ctx, c.Key, "operator", idempotency.Precondition{})
+			found, err := s.Change(ctx, c.Key, idempotency.Change{State: idempotency.Released, Token: "operator"})
 			if !errors.Is(err, test.want) {
 				t.Fatalf("release: %v, want %v", err, test.want)
 			}
@@ -230,7 +231,7 @@ func TestReleasedRecord(t *testing.T) {
 			record := named.record(c.Key)
 			expires := mustFind(t, s, c.Key).Expires
 			rewrite(t, server, c.Key, func(p *writable) { p.channels = named.inbox("of a waiter") })
-			if _, err := s.Release(ctx, c.Key, "operator", idempotency.Precondition{}); err != nil {
+			if _, err := s.Change(ctx, c.Key, idempotency.Change{State: idempotency.Released, Token: "operator"}); err != nil {
 				t.Fatalf("%s: release: %v", name, err)
 			}
 			if at := command(t, server, "PEXPIRETIME", record); at != expires.UnixMilli() {
@@ -253,6 +254,44 @@ func TestReleasedRecord(t *testing.T) {
 	}
 }
 
+// A completed key's value and the body beside it live for a day, and forgetting the key leaves nothing. A
+// change between the lookup and the script does not cost the body.
+func TestCompletedRecord(t *testing.T) {
+	server := redistest.Start(t)
+	other := closeAtEnd(t, openAt(t, server.Addr))
+	for _, size := range []int{small, large} {
+		c := claimOf(fmt.Sprint(size), "token")
+		mustSettle(t, other, c, mustClaim(t, other, c, idempotency.Proceed).Record, released())
+		s := openMeddled(t, server.Addr, busyTimeout, changeScript, map[int]func(){1: func() {
+			if _, err := other.Change(ctx, c.Key, idempotency.Change{State: idempotency.Released, Token: "another operator"}); err != nil {
+				t.Errorf("release: %v", err)
+			}
+		}})
+		response := kept(size).Response
+		if _, err := s.Change(ctx, c.Key, idempotency.Change{State: idempotency.Complete, Token: "operator", Response: response}); err != nil {
+			t.Fatalf("complete: %v", err)
+		}
+		expires := mustFind(t, s, c.Key).Expires.UnixMilli()
+		if at := command(t, server, "PEXPIRETIME", named.record(c.Key)); at != expires {
+			t.Errorf("the completed record expires at %v, want %v", at, expires)
+		}
+		if size == large {
+			if at := command(t, server, "PEXPIRETIME", named.response(c.Key, "operator")); at != expires+responseMargin.Milliseconds() {
+				t.Errorf("its body expires at %v, want %v later than %v", at, responseMargin, expires)
+			}
+		}
+		if got, err := s.Response(ctx, c.Key, "operator"); err != nil || got == nil || !bytes.Equal(got.Body, response.Body) {
+			t.Errorf("its response is %v, %v", got != nil, err)
+		}
+		if err := s.Forget(ctx, c.Key, idempotency.Precondition{}); err != nil {
+			t.Fatalf("forget: %v", err)
+		}
+		if n := command(t, server, "DBSIZE"); n != int64(0) {
+			t.Errorf("%v keys are left: %v", n, command(t, server, "KEYS", "*"))
+		}
+	}
+}
+
 // A key is released more often than its record can remember tokens.
 func TestReleasedOften(t *testing.T) {
 	server := redistest.Start(t)
@@ -261,7 +300,7 @@ func TestReleasedOften(t *testing.T) {
 	for i := range 12 {
 		c = withToken(c, fmt.Sprint("token", i))
 		mustSettle(t, s, c, mustClaim(t, s, c, idempotency.Proceed).Record, released())
-		if _, err := s.Release(ctx, c.Key, fmt.Sprint("operator", i), idempotency.Precondition{}); err != nil {
+		if _, err := s.Change(ctx, c.Key, idempotency.Change{State: idempotency.Released, Token: fmt.Sprint("operator", i)}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -277,28 +316,33 @@ func TestLostReplyToAnOperator(t *testing.T) {
 	server := redistest.Start(t)
 	other := closeAtEnd(t, openAt(t, server.Addr))
 	next := withToken(claimOf("a", ""), "next")
+	next.Force = true // for the key that is complete
 	claim := func() { mustClaim(t, other, next, idempotency.Proceed) }
 	for name, test := range map[string]struct {
-		meanwhile       func()
-		release, forget error
+		meanwhile      func()
+		change, forget error
 	}{
 		"and nothing else":    {func() {}, nil, nil},
 		"and the key claimed": {claim, nil, idempotency.ErrInFlight},
 	} {
 		t.Run(name, func(t *testing.T) {
-			for what, script := range map[string]*script{"release": releaseScript, "forget": forgetScript} {
+			for what, script := range map[string]*script{"release": changeScript, "complete": changeScript, "forget": forgetScript} {
+				change := map[string]idempotency.Change{
+					"release":  {State: idempotency.Released, Token: "operator"},
+					"complete": {State: idempotency.Complete, Token: "operator", Response: kept(large).Response},
+				}[what]
 				command(t, server, "FLUSHALL")
 				p := startProxy(t, listen(t), server.Addr)
-				lose, at := func() { p.lose.Store(1) }, map[string]int{"release": 1, "forget": 2}[what]
+				lose, at := func() { p.lose.Store(1) }, map[string]int{"release": 1, "complete": 1, "forget": 2}[what]
 				s := openMeddled(t, p.addr, busyTimeout, script, map[int]func(){at: lose, at + 1: test.meanwhile})
 				c := claimOf("a", "token")
 				mustSettle(t, s, c, mustClaim(t, s, c, idempotency.Proceed).Record, released())
 				var err error
-				want := test.release
-				if what == "release" {
+				want := test.change
+				if what != "forget" {
 					var found *idempotency.Record
-					if found, err = s.Release(ctx, c.Key, "operator", idempotency.Precondition{}); err == nil && found.Token != c.Token {
-						t.Errorf("released %+v; want what was there at first", found)
+					if found, err = s.Change(ctx, c.Key, change); err == nil && found.Token != c.Token {
+						t.Errorf("%s found %+v; want what was there at first", what, found)
 					}
 				} else {
 					err, want = s.Forget(ctx, c.Key, idempotency.Precondition{}), test.forget
@@ -318,9 +362,9 @@ func TestLostReplyToAnOperator(t *testing.T) {
 					if record == nil || record.State != idempotency.InFlight || record.Token != next.Token {
 						t.Errorf("%s: the claim is lost: %+v", what, record)
 					}
-				case what == "release":
-					if record == nil || record.State != idempotency.Released || record.Token != "operator" {
-						t.Errorf("released it is %+v", record)
+				case what != "forget":
+					if record == nil || record.State != change.State || record.Token != "operator" {
+						t.Errorf("%s leaves %+v", what, record)
 					}
 				case record != nil:
 					t.Errorf("forgotten it is %+v", record)

@@ -22,8 +22,8 @@ var (
 	lookupSource string
 	//go:embed forget.lua
 	forgetSource string
-	//go:embed release.lua
-	releaseSource string
+	//go:embed change.lua
+	changeSource string
 
 	claimScript = newScript(headSource + claimSource)
 	renewScript = newScript(headSource + renewSource)
@@ -34,7 +34,7 @@ var (
 	settleScript    = newScript(settleSource)
 	lookupScript    = newScript(headSource + lookupSource)
 	forgetScript    = newScript(headSource + forgetSource)
-	releaseScript   = newScript(headSource + releaseSource)
+	changeScript    = newScript(headSource + changeSource)
 )
 
 // script is the source of a script, with its SHA-1 in hex, which identifies it on the server.

@@ -20,6 +20,9 @@ const (
 	responseMargin = time.Second
 )
 
+// errNoResponse is the error if a script does not find the body that was written before it ran.
+var errNoResponse = errors.New("the response, written a moment ago, is missing: the server evicts keys, or hung")
+
 // Renew implements [idempotency.Store].
 func (s *Store) Renew(ctx context.Context, c idempotency.Claim) error {
 	ctx, cancel := s.withTimeout(ctx)
@@ -77,7 +80,7 @@ func (s *Store) Settle(ctx context.Context, key idempotency.Key, claimed *idempo
 		reuse(call.value)
 	}
 	if err == nil && answer.word == replyNoResponse {
-		err = errors.New("the response, written a moment ago, is missing: the server evicts keys, or hung")
+		err = errNoResponse
 	}
 	if err != nil {
 		return s.fail("settle", err)

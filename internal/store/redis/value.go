@@ -53,8 +53,9 @@ const (
 	maxToken  = 199
 	maxRecord = 999_999
 	// settleMargin is how many bytes a record may grow when its run ends, and when an operator
-	// releases it after that. A claim leaves them free, so that every run can be settled.
-	settleMargin = 100
+	// changes it after that: mostly those of a sealed reason. A claim leaves them free, so that every
+	// run can be settled.
+	settleMargin = 2 * idempotency.MaxReason
 	// recordSizeHint is a size, in bytes, that most records do not exceed.
 	recordSizeHint = 512
 

@@ -66,7 +66,7 @@ func crashHolds(f *fixture) {
 			f.Errorf("held by %+v, want %+v", refused.Record, renewed)
 		}
 	}
-	if _, err := f.store.Release(f.ctx, c.Key, "operator", idempotency.Precondition{State: idempotency.Held}); err != nil {
+	if _, err := f.store.Change(f.ctx, c.Key, idempotency.Change{State: idempotency.Released, Token: "operator", Precondition: idempotency.Precondition{State: idempotency.Held}}); err != nil {
 		f.Fatalf("release: %v", err)
 	}
 	f.claim(f.newClaim(c.Key), idempotency.Proceed)
@@ -118,11 +118,18 @@ func crashKeeps(f *fixture) {
 		f.settle(k, f.claim(f.newClaim(k), idempotency.Proceed).Record, s)
 		records[name] = f.lookup(k)
 	}
+	k := key("completed")
+	f.settle(k, f.claim(f.newClaim(k), idempotency.Proceed).Record, hold())
+	if _, err := f.store.Change(f.ctx, k, completing(large)); err != nil {
+		f.Fatalf("complete: %v", err)
+	}
+	records["completed"] = f.lookup(k)
 	f.crash()
 	for name, record := range records {
 		f.sameRecord(name, f.lookup(key(name)), record)
 	}
 	f.replays("small", "small")
 	f.replays("large", large)
+	f.replays("completed", large)
 	f.sameResponse("released", f.response(key("released"), records["released"].Token), answer(503, large))
 }

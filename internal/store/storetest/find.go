@@ -97,7 +97,7 @@ func findStates(f *fixture) {
 		"held":      func(r *idempotency.Record, k idempotency.Key) { f.settle(k, r, hold()) },
 		"released by an operator": func(r *idempotency.Record, k idempotency.Key) {
 			f.settle(k, r, hold())
-			if _, err := f.store.Release(f.ctx, k, "operator", idempotency.Precondition{}); err != nil {
+			if _, err := f.store.Change(f.ctx, k, releasing); err != nil {
 				f.Fatalf("release: %v", err)
 			}
 		},

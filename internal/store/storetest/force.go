@@ -121,7 +121,7 @@ func forcedLapsesOverExpired(f *fixture) {
 		if listed := f.pageThrough(10)[k]; listed != nil {
 			f.Errorf("%s: it is listed as %+v", name, listed)
 		}
-		if _, err := f.store.Release(f.ctx, k, "operator", idempotency.Precondition{}); !errors.Is(err, idempotency.ErrGone) {
+		if _, err := f.store.Change(f.ctx, k, releasing); !errors.Is(err, idempotency.ErrGone) {
 			f.Errorf("%s: release: %v, want ErrGone", name, err)
 		}
 		if err := f.store.Forget(f.ctx, k, idempotency.Precondition{}); !errors.Is(err, idempotency.ErrGone) {

@@ -181,7 +181,7 @@ func lostClaim(f *fixture) {
 	})
 	f.checkLostClaim("released by an operator", func(k idempotency.Key) string {
 		f.settle(k, f.claim(f.newClaim(k), idempotency.Proceed).Record, complete("kept"))
-		if _, err := f.store.Release(f.ctx, k, "operator", idempotency.Precondition{}); err != nil {
+		if _, err := f.store.Change(f.ctx, k, releasing); err != nil {
 			f.Fatalf("release: %v", err)
 		}
 		return "operator"

@@ -111,10 +111,13 @@ func (m *model) settle(k idempotency.Key, claimed *idempotency.Record, s idempot
 	return nil
 }
 
-func (m *model) release(k idempotency.Key, token string, pre idempotency.Precondition) error {
-	released, err := m.lookup(k).Release(token, pre, m.now)
+func (m *model) change(k idempotency.Key, c idempotency.Change) error {
+	changed, err := m.lookup(k).Changed(c, m.now)
 	if err == nil {
-		m.put(k, released, true)
+		m.put(k, changed, true)
+		if c.Response != nil {
+			m.responses[responseName(k, c.Token)] = keptResponse{c.Response, changed.Expires}
+		}
 	}
 	return err
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"runtime"
 	"sync"
+	"time"
 
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
@@ -13,10 +14,13 @@ import (
 var operatorTests = []subtest{
 	{"release lets a key run again and keeps its history", releaseAnyState},
 	{"release after a forced run that lapsed releases the kept response", releaseForced},
-	{"the owner of a lapsed claim is fenced once its key is released", releasedOwner},
+	{"complete gives duplicates the operator's response", completeAnyState},
+	{"a completed key lives for a day at least", completedLife},
+	{"a complete key cannot be completed", completeTwice},
+	{"the owner of a lapsed claim is fenced once its key is changed", changedOwner},
 	{"forget removes a record of any state but in flight", forgetAnyState},
-	{"a key without a record can be neither released nor forgotten", operatorWithoutRecord},
-	{"a run that is alive can be neither released nor forgotten", operatorBesideRun},
+	{"a key without a record can be neither changed nor forgotten", operatorWithoutRecord},
+	{"a run that is alive can be neither changed nor forgotten", operatorBesideRun},
 	{"of claims and operators at once no run is lost", operatorsAndClaims},
 	{"a store is ready, and says so in time", readiness},
 }
@@ -64,15 +68,19 @@ func (f *fixture) endedAs(name string) (idempotency.Claim, *idempotency.Record) 
 	return c, f.lookup(c.Key)
 }
 
+// releasing is the change of an operator who releases a key.
+var releasing = idempotency.Change{State: idempotency.Released, Token: "operator", Reason: "released by alice"}
+
 func releaseAnyState(f *fixture) {
 	for name := range ends {
 		c, before := f.endedAs(name)
-		found, err := f.store.Release(f.ctx, c.Key, "operator", idempotency.Precondition{})
+		found, err := f.store.Change(f.ctx, c.Key, releasing)
 		if err != nil {
 			f.Fatalf("release, %s: %v", name, err)
 		}
 		f.sameRecord("found by release, "+name, found, before)
 		want := *before
+		want.Reason = releasing.Reason
 		want.State, want.Token, want.ReleasedAttempts, want.LeaseUntil = idempotency.Released, "operator", before.Attempt, f.lookup(c.Key).LeaseUntil
 		f.sameRecord("released, "+name, f.lookup(c.Key), &want)
 		if want.LeaseUntil.Sub(f.now()) > 0 {
@@ -82,7 +90,7 @@ func releaseAnyState(f *fixture) {
 			f.Errorf("released, %s: an operator's act has the response %+v", name, response)
 		}
 		// A second Release is no error.
-		if _, err := f.store.Release(f.ctx, c.Key, "operator", idempotency.Precondition{}); err != nil {
+		if _, err := f.store.Change(f.ctx, c.Key, releasing); err != nil {
 			f.Fatalf("release again, %s: %v", name, err)
 		}
 		next := f.newClaim(c.Key)
@@ -100,7 +108,7 @@ func releaseForced(f *fixture) {
 	for size, body := range bodies {
 		claimed, c := f.forced(size, body)
 		f.pass(c.Lease)
-		if _, err := f.store.Release(f.ctx, c.Key, "operator", idempotency.Precondition{}); err != nil {
+		if _, err := f.store.Change(f.ctx, c.Key, releasing); err != nil {
 			f.Fatalf("release: %v", err)
 		}
 		freed := f.lookup(c.Key)
@@ -114,17 +122,103 @@ func releaseForced(f *fixture) {
 	}
 }
 
-func releasedOwner(f *fixture) {
-	c, _ := f.endedAs("lapsed")
-	claimed := f.lookup(c.Key)
-	if _, err := f.store.Release(f.ctx, c.Key, "operator", idempotency.Precondition{}); err != nil {
+// completing returns the change of an operator who completes a key with a response of this body.
+func completing(body string) idempotency.Change {
+	return idempotency.Change{State: idempotency.Complete, Token: "operator", Reason: "completed by alice", Response: answer(202, body)}
+}
+
+func completeAnyState(f *fixture) {
+	for name := range ends {
+		for size, body := range bodies {
+			if name == "complete" {
+				continue
+			}
+			c, before := f.endedAs(name)
+			change := completing(body)
+			found, err := f.store.Change(f.ctx, c.Key, change)
+			if err != nil {
+				f.Fatalf("complete, %s, %s: %v", name, size, err)
+			}
+			f.sameRecord("found by complete, "+name, found, before)
+			want, got := *before, f.lookup(c.Key)
+			want.State, want.Token, want.Reason, want.Status = idempotency.Complete, "operator", change.Reason, 202
+			want.LeaseUntil, want.Expires = got.LeaseUntil, got.Expires
+			f.sameRecord("completed, "+name, got, &want)
+			if got.LeaseUntil.After(f.now()) || got.Expires.Before(before.Expires) {
+				f.Errorf("completed, %s: it has a lease until %v, and expires at %v, before %v", name, got.LeaseUntil, got.Expires, before.Expires)
+			}
+			next := f.newClaim(c.Key)
+			next.MaxAttempts, next.Fingerprints = 1, c.Fingerprints // its attempts were used
+			f.sameResponse("replayed, "+name+", "+size, f.claimAt(f.peer, next, idempotency.ReplayKept).Response, change.Response)
+			if size == "small" {
+				next.Token, next.Fingerprints = "another", []string{"body:2"}
+				f.claimAt(f.peer, next, idempotency.RefuseReused)
+			}
+			if err := f.store.Forget(f.ctx, c.Key, idempotency.Precondition{}); err != nil {
+				f.Fatalf("forget: %v", err)
+			}
+			if response := f.response(c.Key, "operator"); response != nil {
+				f.Errorf("forgotten, %s: the response is still there", name)
+			}
+		}
+	}
+}
+
+func completedLife(f *fixture) {
+	if f.options.Advance == nil {
+		f.Skip("the clock of this store cannot be moved by a day")
+	}
+	for size, body := range bodies {
+		k := key(size)
+		s := hold()
+		s.Retention = time.Minute
+		f.settle(k, f.claim(f.newClaim(k), idempotency.Proceed).Record, s)
+		if _, err := f.store.Change(f.ctx, k, completing(body)); err != nil {
+			f.Fatalf("complete: %v", err)
+		}
+		f.pass(24*time.Hour - time.Minute)
+		f.replays(size, body)
+		f.pass(time.Minute)
+		f.absent(k)
+	}
+}
+
+func completeTwice(f *fixture) {
+	c, before := f.endedAs("complete")
+	if _, err := f.store.Change(f.ctx, c.Key, completing("again")); !errors.Is(err, idempotency.ErrComplete) {
+		f.Errorf("complete: %v, want ErrComplete", err)
+	}
+	f.sameRecord("left alone", f.lookup(c.Key), before)
+	f.replays("complete", "kept")
+	if _, err := f.store.Change(f.ctx, c.Key, releasing); err != nil {
 		f.Fatalf("release: %v", err)
 	}
-	if err := f.store.Renew(f.ctx, c); !errors.Is(err, idempotency.ErrFenced) {
-		f.Errorf("renew: %v", err)
+	change := completing("after all")
+	change.Token = "another operator"
+	if _, err := f.store.Change(f.ctx, c.Key, change); err != nil {
+		f.Errorf("complete a released key: %v", err)
 	}
-	if err := f.store.Settle(f.ctx, c.Key, claimed, complete("late")); !errors.Is(err, idempotency.ErrFenced) {
-		f.Errorf("settle: %v", err)
+	f.replays("complete", "after all")
+}
+
+func changedOwner(f *fixture) {
+	for _, change := range []idempotency.Change{releasing, completing("done")} {
+		c, claimed := f.endedAs("lapsed")
+		if _, err := f.store.Change(f.ctx, c.Key, change); err != nil {
+			f.Fatalf("%s: %v", change.State, err)
+		}
+		if err := f.store.Renew(f.ctx, c); !errors.Is(err, idempotency.ErrFenced) {
+			f.Errorf("%s: renew: %v", change.State, err)
+		}
+		if err := f.store.Settle(f.ctx, c.Key, claimed, complete("late")); !errors.Is(err, idempotency.ErrFenced) {
+			f.Errorf("%s: settle: %v", change.State, err)
+		}
+		if got := f.lookup(c.Key); got.State != change.State {
+			f.Errorf("changed to %s it is %s", change.State, got.State)
+		}
+		if err := f.store.Forget(f.ctx, c.Key, idempotency.Precondition{}); err != nil {
+			f.Fatalf("forget: %v", err)
+		}
 	}
 }
 
@@ -149,8 +243,10 @@ func forgetAnyState(f *fixture) {
 }
 
 func operatorWithoutRecord(f *fixture) {
-	if _, err := f.store.Release(f.ctx, key("a"), "operator", idempotency.Precondition{}); !errors.Is(err, idempotency.ErrGone) {
-		f.Errorf("release: %v", err)
+	for _, change := range []idempotency.Change{releasing, completing("done")} {
+		if _, err := f.store.Change(f.ctx, key("a"), change); !errors.Is(err, idempotency.ErrGone) {
+			f.Errorf("change to %s: %v", change.State, err)
+		}
 	}
 	if err := f.store.Forget(f.ctx, key("a"), idempotency.Precondition{}); !errors.Is(err, idempotency.ErrGone) {
 		f.Errorf("forget: %v", err)
@@ -162,8 +258,10 @@ func operatorBesideRun(f *fixture) {
 	refused := func(k idempotency.Key) {
 		f.Helper()
 		before := f.lookup(k)
-		if _, err := f.peer.Release(f.ctx, k, "operator", idempotency.Precondition{}); !errors.Is(err, idempotency.ErrInFlight) {
-			f.Errorf("release: %v", err)
+		for _, change := range []idempotency.Change{releasing, completing("done")} {
+			if _, err := f.peer.Change(f.ctx, k, change); !errors.Is(err, idempotency.ErrInFlight) {
+				f.Errorf("change to %s: %v", change.State, err)
+			}
 		}
 		if err := f.peer.Forget(f.ctx, k, idempotency.Precondition{}); !errors.Is(err, idempotency.ErrInFlight) {
 			f.Errorf("forget: %v", err)
@@ -211,7 +309,7 @@ func operatorsAndClaims(f *fixture) {
 		})
 		done.Go(func() {
 			for round := range rounds {
-				_, err := f.storeOf(worker).Release(f.ctx, k, fmt.Sprintf("operator-%d-%d", worker, round), idempotency.Precondition{})
+				_, err := f.storeOf(worker).Change(f.ctx, k, idempotency.Change{State: idempotency.Released, Token: fmt.Sprintf("operator-%d-%d", worker, round)})
 				if worker%2 == 0 {
 					err = f.storeOf(worker).Forget(f.ctx, k, idempotency.Precondition{})
 				}

@@ -18,15 +18,24 @@ var preconditionTests = []subtest{
 	{"of many operators who have seen the same key one takes it", takenOnce},
 }
 
-// takes has the two operations by which an operator takes a key.
+// takes has the operations by which an operator takes a key.
 var takes = map[string]func(idempotency.Store, *fixture, idempotency.Key, idempotency.Precondition) error{
 	"release": func(s idempotency.Store, f *fixture, k idempotency.Key, pre idempotency.Precondition) error {
-		_, err := s.Release(f.ctx, k, fmt.Sprint("operator-", f.tokens.Add(1)), pre)
-		return err
+		return f.change(s, k, releasing, pre)
+	},
+	"complete": func(s idempotency.Store, f *fixture, k idempotency.Key, pre idempotency.Precondition) error {
+		return f.change(s, k, completing("done"), pre)
 	},
 	"forget": func(s idempotency.Store, f *fixture, k idempotency.Key, pre idempotency.Precondition) error {
 		return s.Forget(f.ctx, k, pre)
 	},
+}
+
+// change makes an operator's change with a new token.
+func (f *fixture) change(s idempotency.Store, k idempotency.Key, c idempotency.Change, pre idempotency.Precondition) error {
+	c.Token, c.Precondition = fmt.Sprint("operator-", f.tokens.Add(1)), pre
+	_, err := s.Change(f.ctx, k, c)
+	return err
 }
 
 // precondition returns the precondition of an operator that sees the key now.
@@ -50,6 +59,9 @@ func (f *fixture) wantChanged(what string, err error, now idempotency.Preconditi
 func takenWithPrecondition(f *fixture) {
 	for end := range ends {
 		for how, take := range takes {
+			if how == "complete" && end == "complete" {
+				continue
+			}
 			c, before := f.endedAs(end)
 			pre := f.precondition(c.Key)
 			for _, other := range []idempotency.Precondition{
@@ -66,9 +78,9 @@ func takenWithPrecondition(f *fixture) {
 			if err := take(f.peer, f, c.Key, pre); err != nil {
 				f.Errorf("%s, %s: %v", how, end, err)
 			}
-			if how == "release" {
-				f.wantChanged("release twice as seen, "+end, take(f.store, f, c.Key, idempotency.Precondition{ExecutionID: "another"}),
-					idempotency.Precondition{ExecutionID: pre.ExecutionID, State: idempotency.Released})
+			if after := map[string]idempotency.State{"release": idempotency.Released, "complete": idempotency.Complete}[how]; after != "" {
+				f.wantChanged(how+" twice as seen, "+end, take(f.store, f, c.Key, idempotency.Precondition{ExecutionID: "another"}),
+					idempotency.Precondition{ExecutionID: pre.ExecutionID, State: after})
 			} else if err := take(f.store, f, c.Key, pre); !errors.Is(err, idempotency.ErrGone) {
 				f.Errorf("forget twice as seen, %s: %v", end, err)
 			}
@@ -83,7 +95,7 @@ func runSincePrecondition(f *fixture) {
 	for how, take := range takes {
 		c, _ := f.endedAs("held")
 		held := f.precondition(c.Key)
-		if _, err := f.peer.Release(f.ctx, c.Key, "operator", held); err != nil {
+		if err := f.change(f.peer, c.Key, releasing, held); err != nil {
 			f.Fatalf("release: %v", err)
 		}
 		f.wantChanged(how+" a released key", take(f.store, f, c.Key, held), idempotency.Precondition{ExecutionID: held.ExecutionID, State: idempotency.Released})
@@ -122,8 +134,10 @@ func unreadablePrecondition(f *fixture) {
 		f.wantChanged("forget", f.store.Forget(f.ctx, c.Key, pre), idempotency.Precondition{State: idempotency.Unreadable})
 	}
 	var unreadable *idempotency.UnreadableError
-	if _, err := f.store.Release(f.ctx, c.Key, "operator", idempotency.Precondition{State: idempotency.Unreadable}); !errors.As(err, &unreadable) {
-		f.Errorf("release: %v, want an UnreadableError", err)
+	for _, change := range []idempotency.Change{releasing, completing("done")} {
+		if err := f.change(f.store, c.Key, change, idempotency.Precondition{State: idempotency.Unreadable}); !errors.As(err, &unreadable) {
+			f.Errorf("change to %s: %v, want an UnreadableError", change.State, err)
+		}
 	}
 	if _, _, err := f.store.Lookup(f.ctx, c.Key); !errors.As(err, &unreadable) {
 		f.Errorf("after that: %v, want an UnreadableError", err)
@@ -173,6 +187,9 @@ func takenOnce(f *fixture) {
 			done.Go(func() {
 				for range 1000 {
 					claimed, err := f.store.Claim(f.ctx, f.newClaim(c.Key))
+					if err == nil && claimed.Verdict == idempotency.ReplayKept {
+						return
+					}
 					if err == nil && claimed.Verdict != idempotency.Proceed {
 						continue // no operator has taken it yet
 					}
@@ -190,7 +207,7 @@ func takenOnce(f *fixture) {
 				f.Fatalf("%s: %d operators took the key", how, taken.Load())
 			}
 			if found, _, err := f.store.Lookup(f.ctx, c.Key); err != nil || found != nil && found.State == idempotency.Complete {
-				f.replays("held", "retry")
+				f.replays("held", map[string]string{"complete": "done", "release": "retry", "forget": "retry"}[how])
 			}
 			if err := f.store.Forget(f.ctx, c.Key, idempotency.Precondition{}); err != nil && !errors.Is(err, idempotency.ErrGone) {
 				f.Fatalf("forget: %v", err)

@@ -149,7 +149,7 @@ func withdrawsNothing(f *fixture) {
 		if err := f.peer.Renew(f.ctx, c); !errors.Is(err, idempotency.ErrGone) {
 			f.Errorf("%s: renew: %v, want ErrGone", when, err)
 		}
-		if _, err := f.peer.Release(f.ctx, k, "operator", idempotency.Precondition{}); !errors.Is(err, idempotency.ErrGone) {
+		if _, err := f.peer.Change(f.ctx, k, releasing); !errors.Is(err, idempotency.ErrGone) {
 			f.Errorf("%s: release: %v, want ErrGone", when, err)
 		}
 		if err := f.peer.Forget(f.ctx, k, idempotency.Precondition{}); !errors.Is(err, idempotency.ErrGone) {

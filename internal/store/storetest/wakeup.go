@@ -10,7 +10,7 @@ import (
 
 var wakeTests = []subtest{
 	{"a waiter is woken when the run ends", wokenAtEnd},
-	{"a waiter is woken when an operator releases or forgets the key", wokenByOperator},
+	{"a waiter is woken when an operator changes or forgets the key", wokenByOperator},
 	{"an ended subscription is not called", endedSubscription},
 }
 
@@ -78,8 +78,10 @@ func wokenByOperator(f *fixture) {
 	defer stop()
 	for name, take := range map[string]func(idempotency.Key) error{
 		"release": func(k idempotency.Key) error {
-			_, err := f.store.Release(f.ctx, k, "operator", idempotency.Precondition{})
-			return err
+			return f.change(f.store, k, releasing, idempotency.Precondition{})
+		},
+		"complete": func(k idempotency.Key) error {
+			return f.change(f.store, k, completing("done"), idempotency.Precondition{})
 		},
 		"forget": func(k idempotency.Key) error { return f.store.Forget(f.ctx, k, idempotency.Precondition{}) },
 	} {

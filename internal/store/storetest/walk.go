@@ -183,7 +183,8 @@ func (w *Walk) compare(ctx context.Context, store idempotency.Store, k idempoten
 // checkResult compares the error of an operation with that of the model.
 func (w *Walk) checkResult(what string, k idempotency.Key, got error, apply func() error) error {
 	_, changed := errors.AsType[idempotency.ChangedError](got)
-	if got != nil && !errors.Is(got, idempotency.ErrGone) && !errors.Is(got, idempotency.ErrFenced) && !errors.Is(got, idempotency.ErrInFlight) && !changed {
+	if got != nil && !errors.Is(got, idempotency.ErrGone) && !errors.Is(got, idempotency.ErrFenced) &&
+		!errors.Is(got, idempotency.ErrInFlight) && !errors.Is(got, idempotency.ErrComplete) && !changed {
 		w.doubt = &doubt{k, func() { _ = apply() }}
 		return &UnavailableError{fmt.Errorf("%s: %w", what, got)}
 	}
@@ -193,7 +194,7 @@ func (w *Walk) checkResult(what string, k idempotency.Key, got error, apply func
 	return nil
 }
 
-// tryOperator releases or forgets a key. A store may keep or remove responses of earlier runs then, so they
+// tryOperator changes or forgets a key. A store may keep or remove responses of earlier runs then, so they
 // are not compared.
 func (w *Walk) tryOperator(ctx context.Context, store idempotency.Store, k idempotency.Key) error {
 	pre := w.anyPrecondition(k)
@@ -206,10 +207,14 @@ func (w *Walk) tryOperator(ctx context.Context, store idempotency.Store, k idemp
 			return err
 		})
 	}
-	token := fmt.Sprintf("operator-%s-%d", w.name, w.step)
-	_, err := store.Release(ctx, k, token, pre)
-	return w.checkResult("release", k, err, func() error {
-		err := w.model.release(k, token, pre)
+	c := releasing
+	if w.random.IntN(2) == 0 {
+		c = completing(fmt.Sprintf("step %d %0*d", w.step, w.random.IntN(w.body+1), w.random.Uint32()))
+	}
+	c.Token, c.Precondition = fmt.Sprintf("operator-%s-%d", w.name, w.step), pre
+	_, err := store.Change(ctx, k, c)
+	return w.checkResult("change", k, err, func() error {
+		err := w.model.change(k, c)
 		if err == nil {
 			w.owners[k] = nil
 		}
