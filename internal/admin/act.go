@@ -92,12 +92,15 @@ var reasons = []struct {
 	is func(error) bool
 }{
 	{kindOf(http.StatusConflict), isInFlight},
+	{Problem{Title: "The key is complete", Status: http.StatusConflict, Code: ReasonComplete}, isComplete},
 	{kindOf(http.StatusInternalServerError), isUnreadable},
 	{kindOf(http.StatusServiceUnavailable), func(err error) bool { return !isChanged(err) }},
 	{Problem{Title: "The key has changed", Status: http.StatusConflict, Code: ReasonChanged}, isChanged},
 }
 
 func isInFlight(err error) bool { return errors.Is(err, idempotency.ErrInFlight) }
+
+func isComplete(err error) bool { return errors.Is(err, idempotency.ErrComplete) }
 
 func isUnreadable(err error) bool {
 	_, is := errors.AsType[*idempotency.UnreadableError](err)

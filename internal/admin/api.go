@@ -19,6 +19,7 @@ import (
 //	POST   /dedup/lookup              the records of many delivery IDs
 //	GET    /dedup/keys/<key>          the key's record; with ?body=true its response, too
 //	POST   /dedup/keys/<key>/release  releases a held, complete or exhausted key, and keeps its history
+//	POST   /dedup/keys/<key>/complete completes a held, lapsed or released key with a response
 //	DELETE /dedup/keys/<key>          forgets the key
 //	GET    /dedup/ready               whether the stores answer
 type API struct {
@@ -51,6 +52,7 @@ type Store interface {
 	Lookup(ctx context.Context, key idempotency.Key) (*idempotency.Record, time.Time, error)
 	Response(ctx context.Context, key idempotency.Key, record *idempotency.Record) (*idempotency.Response, error)
 	Release(ctx context.Context, key idempotency.Key, seen idempotency.Precondition) error
+	Complete(ctx context.Context, key idempotency.Key, response *idempotency.Response, seen idempotency.Precondition) error
 	Forget(ctx context.Context, key idempotency.Key, seen idempotency.Precondition) error
 	List(ctx context.Context, cursor string, limit int) ([]idempotency.Listed, string, error)
 	Find(ctx context.Context, of []idempotency.KeyPrefix, cursor string, limit int) ([]idempotency.Listed, string, error)
@@ -86,7 +88,7 @@ const (
 	anyPath   = "/dedup/"
 )
 
-// CopiesHeader says in an answer to a release or a DELETE within which time other replicas
+// CopiesHeader says in an answer to a release, a completion or a DELETE within which time other replicas
 // answer no more from their local copies: a duration such as 5s.
 const CopiesHeader = "Dedup-Copies-Gone-Within"
 
@@ -112,12 +114,12 @@ func (a *API) Routes() []Route {
 func (*API) serveNothing(_ http.ResponseWriter, r *http.Request) error {
 	return &Problem{
 		Title: "There is no such path", Status: http.StatusNotFound,
-		Detail: fmt.Sprintf("%s is not there; there are %s, %s<key>, %s<key>/release, %s and %s", r.URL.Path, ListPath, KeysPath, KeysPath, LookupPath, ReadyPath),
+		Detail: fmt.Sprintf("%[1]s is not there; there are %[2]s, %[3]s<key>, %[3]s<key>/release, %[3]s<key>/complete, %[4]s and %[5]s", r.URL.Path, ListPath, KeysPath, LookupPath, ReadyPath),
 	}
 }
 
 // allowedOnKey are the methods under a key, by what follows it.
-var allowedOnKey = map[string]string{"": "GET, DELETE", "release": "POST"}
+var allowedOnKey = map[string]string{"": "GET, DELETE", "release": "POST", "complete": "POST"}
 
 // serveKey answers a request about one key.
 func (a *API) serveKey(w http.ResponseWriter, r *http.Request) error {
@@ -134,10 +136,12 @@ func (a *API) serveKey(w http.ResponseWriter, r *http.Request) error {
 		return a.show(w, r, key)
 	case r.Method == http.MethodPost && action == "release":
 		return a.onKey(w, r, key, Store.Release)
+	case r.Method == http.MethodPost && action == "complete":
+		return a.complete(w, r, key)
 	case r.Method == http.MethodDelete && action == "":
 		return a.onKey(w, r, key, Store.Forget)
 	default:
-		return wrongMethod(w, r, allowedOnKey[action], "GET or DELETE "+KeysPath+"<key>, or POST "+KeysPath+"<key>/release")
+		return wrongMethod(w, r, allowedOnKey[action], "GET or DELETE "+KeysPath+"<key>, or POST "+KeysPath+"<key>/release or /complete")
 	}
 }
 

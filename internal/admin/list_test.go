@@ -313,7 +313,7 @@ func TestReasonOfARecord(t *testing.T) {
 		}
 	}
 	wantAsked(t, "POST", "/dedup/keys/"+key.String()+"/release", "", 204)
-	if got := reasonOf("failed"); got != "released by an operator" {
+	if got := reasonOf("failed"); got != "released by 192.0.2.1" {
 		t.Errorf("released: %q", got)
 	}
 }

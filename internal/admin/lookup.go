@@ -1,15 +1,9 @@
 package admin
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
-	"errors"
 	"fmt"
-	"io"
 	"net/http"
-
-	"github.com/go-json-experiment/json/jsontext"
 
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
@@ -48,7 +42,7 @@ func (a *API) serveLookup(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	asked, err := parseLookup(http.MaxBytesReader(w, r.Body, maxLookup))
+	asked, err := parseLookup(w, r)
 	if err != nil {
 		return err
 	}
@@ -107,31 +101,10 @@ func (a *API) lookUp(ctx context.Context, asked LookupRequest, withBody bool) (*
 	return answer, nil
 }
 
-func parseLookup(body io.Reader) (LookupRequest, error) {
+func parseLookup(w http.ResponseWriter, r *http.Request) (asked LookupRequest, err error) {
 	const accepted = `it is {"provider": "github", "ids": ["…"]}, the provider optional`
-	var asked LookupRequest
-	text, err := io.ReadAll(body)
-	decoder := json.NewDecoder(bytes.NewReader(text))
-	if err == nil {
-		decoder.DisallowUnknownFields()
-		err = decoder.Decode(&asked)
-	}
-	if wrong, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
-		return LookupRequest{}, wrongRequest("%s of the body has a value of the wrong type, %s; %s", placeOf(wrong), wrong.Value, accepted)
-	}
-	if _, ok := errors.AsType[*http.MaxBytesError](err); ok {
-		return LookupRequest{}, wrongRequest("the body is larger than %d bytes; ask for fewer ids at a time", maxLookup)
-	}
-	if err != nil {
-		return LookupRequest{}, wrongRequest("the body cannot be read: %w; %s", err, accepted)
-	}
-	if _, err := decoder.Token(); !errors.Is(err, io.EOF) {
-		return LookupRequest{}, wrongRequest("the body has more than one value; %s", accepted)
-	}
-	if err := checkMembers(text); errors.Is(err, jsontext.ErrDuplicateName) {
-		return LookupRequest{}, wrongRequest("the body has a member twice; %s", accepted)
-	} else if err != nil {
-		return LookupRequest{}, wrongRequest("the body cannot be read: %w; %s", err, accepted)
+	if err := readBody(w, r, maxLookup, &asked, accepted, "provider", "ids"); err != nil {
+		return LookupRequest{}, err
 	}
 	if len(asked.IDs) == 0 || len(asked.IDs) > maxIDs {
 		return LookupRequest{}, wrongRequest("the body has %d ids; from 1 to %d are accepted", len(asked.IDs), maxIDs)
@@ -142,38 +115,4 @@ func parseLookup(body io.Reader) (LookupRequest, error) {
 		}
 	}
 	return asked, nil
-}
-
-// checkMembers finds what Go lets through, and what would be another question than the one
-// that was asked. Of two members with the same name it takes the last, and the IDs of the
-// first would be neither found nor missing; so would they where only the letters' case
-// differs. What is no Unicode it changes, and an ID would be missing that nobody named.
-func checkMembers(object []byte) error {
-	decoder := jsontext.NewDecoder(bytes.NewReader(object))
-	begin, err := decoder.ReadToken()
-	if err != nil || begin.Kind() != '{' {
-		return err
-	}
-	for decoder.PeekKind() == '"' {
-		name, err := decoder.ReadToken()
-		if err != nil {
-			return err
-		}
-		if text := name.String(); text != "provider" && text != "ids" {
-			return fmt.Errorf("the member %q is unknown", text)
-		}
-		if err := decoder.SkipValue(); err != nil {
-			return err
-		}
-	}
-	_, err = decoder.ReadToken()
-	return err
-}
-
-// placeOf says where a value of the wrong type stands.
-func placeOf(wrong *json.UnmarshalTypeError) string {
-	if wrong.Field == "" {
-		return "the whole"
-	}
-	return fmt.Sprintf("the member %q", wrong.Field)
 }

@@ -20,14 +20,18 @@ type Problem struct {
 	Code   engine.Reason `json:"code,omitempty"`
 	// Stores is what each store said, where that was the question.
 	Stores []Readiness `json:"stores,omitempty"`
-	// Outcomes is what a release or a DELETE came to, where several stores have the key.
+	// Outcomes is what a release, a completion or a DELETE came to, where several stores have the key.
 	Outcomes []Outcome `json:"outcomes,omitempty"`
 	// Keys are the records in those stores that could be asked.
 	Keys []Record `json:"keys,omitempty"`
 }
 
-// ReasonChanged is the code of the problem that a key is not what the operator has seen.
-const ReasonChanged engine.Reason = "changed"
+const (
+	// ReasonChanged is the code of the problem that a key is not what the operator has seen.
+	ReasonChanged engine.Reason = "changed"
+	// ReasonComplete is the code of the problem that a key has a response already.
+	ReasonComplete engine.Reason = "complete"
+)
 
 // Error implements error.
 func (p *Problem) Error() string { return p.Title + ": " + p.Detail }

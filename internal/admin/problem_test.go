@@ -11,6 +11,8 @@ import (
 func TestAdminMistakes(t *testing.T) {
 	o := operate(t, "a", "default")
 	running := o.put(t, claimed{id: "running"}).String()
+	held := o.put(t, claimed{id: "held", state: idempotency.Held}).String()
+	done := o.put(t, claimed{id: "done", state: idempotency.Complete}).String()
 	broken := o.put(t, claimed{id: "broken", state: idempotency.Held})
 	unknown := strings.Repeat("0", 64)
 	_, storesOwn, err := o.List(t.Context(), "", 1)
@@ -64,6 +66,25 @@ func TestAdminMistakes(t *testing.T) {
 		{"GET", "/dedup/ready?state=held", "", 400, []string{`"state"`, "none"}},
 		{"POST", "/dedup/keys/" + running, "", 405, []string{"/release"}},
 		{"POST", "/dedup/keys/" + running + "/release", "", 409, []string{"in flight"}},
+		{"POST", "/dedup/keys/" + running + "/complete", "{}", 409, []string{"in flight"}},
+		{"POST", "/dedup/keys/" + done + "/complete", "{}", 409, []string{"complete", "release it first"}},
+		{"POST", "/dedup/keys/" + unknown + "/complete", "{}", 404, []string{unknown}},
+		{"GET", "/dedup/keys/" + running + "/complete", "", 405, []string{"/complete"}},
+		{"POST", "/dedup/keys/" + held + "/complete?state=complete", "{}", 409, []string{"held"}},
+		{"POST", "/dedup/keys/" + held + "/complete?status=200", "{}", 400, []string{`"status"`, "execution_id, state"}},
+		{"POST", "/dedup/keys/" + held + "/complete", "", 400, []string{`{"status": 200, "content_type": "text/plain", "body": "…"}`}},
+		{"POST", "/dedup/keys/" + held + "/complete", `{"status":199}`, 400, []string{"199", "200 to 599"}},
+		{"POST", "/dedup/keys/" + held + "/complete", `{"status":600}`, 400, []string{"600", "200 to 599"}},
+		{"POST", "/dedup/keys/" + held + "/complete", `{"status":0}`, 400, []string{"200 to 599"}},
+		{"POST", "/dedup/keys/" + held + "/complete", `{"status":"200"}`, 400, []string{`the member "status"`, "string"}},
+		{"POST", "/dedup/keys/" + held + "/complete", `{"body":{"id":1}}`, 400, []string{`the member "body"`, "object"}},
+		{"POST", "/dedup/keys/" + held + "/complete", `{"Body":"a"}`, 400, []string{`the member "Body" is unknown`}},
+		{"POST", "/dedup/keys/" + held + "/complete", `{"header":{}}`, 400, []string{`"header"`, `"content_type"`}},
+		{"POST", "/dedup/keys/" + held + "/complete", `{"status":204,"body":"a"}`, 400, []string{"204 has no body"}},
+		{"POST", "/dedup/keys/" + held + "/complete", `{"content_type":"text"}`, 400, []string{`"text"`, "application/json"}},
+		{"POST", "/dedup/keys/" + held + "/complete", `{"content_type":"text/plain\r\nX: y"}`, 400, []string{"application/json"}},
+		{"POST", "/dedup/keys/" + held + "/complete", `{"body":"` + strings.Repeat("a", MaxCompleteBody+1) + `"}`, 400, []string{"1048577 bytes", "1048576"}},
+		{"POST", "/dedup/keys/" + held + "/complete", `{"body":"` + strings.Repeat("a", maxComplete) + `"}`, 400, []string{"larger than 6356992 bytes"}},
 		{"DELETE", "/dedup/keys/" + running, "", 409, []string{"in flight"}},
 		{"GET", "/dedup/lookup", "", 405, []string{"POST /dedup/lookup"}},
 		{"POST", "/dedup/lookup", ``, 400, []string{`{"provider": "github", "ids": ["…"]}`}},
@@ -106,6 +127,7 @@ func TestWrongMethodNamesTheRightOnes(t *testing.T) {
 		{"HEAD", "/dedup/keys/" + key + "/release", "POST"},
 		{"POST", "/dedup/keys/" + key, "GET, DELETE"},
 		{"GET", "/dedup/keys/" + key + "/release", "POST"},
+		{"PUT", "/dedup/keys/" + key + "/complete", "POST"},
 		{"DELETE", "/dedup/keys/" + key + "/release", "POST"},
 		{"GET", "/dedup/lookup", "POST"},
 		{"DELETE", "/dedup/ready", "GET, HEAD"},

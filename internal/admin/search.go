@@ -62,16 +62,13 @@ func (f *Found) Observed() bool {
 	})
 }
 
-// Reason says why the latest run left nothing to replay, "" if it left something or is in flight.
+// Reason says why the latest run left nothing to replay, or who has released or completed the key
+// since; else it is "".
 func (f *Found) Reason() string {
-	switch r := f.Record; {
-	case r.State == idempotency.InFlight && f.State != string(idempotency.InFlight):
+	if f.Record.State == idempotency.InFlight && f.State != string(idempotency.InFlight) {
 		return "the lease was not renewed"
-	case f.ByOperator():
-		return "released by an operator"
-	default:
-		return r.Reason
 	}
+	return f.Record.Reason
 }
 
 // ByOperator reports whether an operator has released the key, and it has not run since.
