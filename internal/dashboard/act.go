@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"strconv"
 
 	"github.com/caddy-dedup/caddy-dedup/internal/admin"
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
@@ -13,18 +14,28 @@ import (
 // act is what an operator can do about a key.
 type act struct {
 	Verb, Text string
+	Answers    bool // whether the operator chooses the status that duplicates get
 	done       string
-	do         func(admin.Store, context.Context, idempotency.Key, idempotency.Precondition) error
+	do         func(admin.Store, context.Context, idempotency.Key, *idempotency.Response, idempotency.Precondition) error
 }
 
 var acts = map[string]act{
 	"release": {
-		Verb: "Release", do: admin.Store.Release,
+		Verb: "Release", do: func(s admin.Store, ctx context.Context, key idempotency.Key, _ *idempotency.Response, seen idempotency.Precondition) error {
+			return s.Release(ctx, key, seen)
+		},
 		Text: "Its next request runs. The record keeps its history, and attempts are counted from 1 again. If the service has executed the request already, it executes it again.",
 		done: "The key is released. Its next request runs: have it sent again.",
 	},
+	"complete": {
+		Verb: "Complete", do: admin.Store.Complete, Answers: true,
+		Text: "Its work is done: duplicates get this status from now on, without a body, and the service does not see them.",
+		done: "The key is complete. Duplicates get the status that you chose.",
+	},
 	"forget": {
-		Verb: "Forget", do: admin.Store.Forget,
+		Verb: "Forget", do: func(s admin.Store, ctx context.Context, key idempotency.Key, _ *idempotency.Response, seen idempotency.Precondition) error {
+			return s.Forget(ctx, key, seen)
+		},
 		Text: "The record and the kept response are removed. The next request with the key runs as if none had come before.",
 		done: "The record is gone. The next request with the key runs as if none had come before.",
 	},
@@ -54,9 +65,23 @@ func (p *Page) act(w http.ResponseWriter, r *http.Request) {
 		p.refuse(w, r, http.StatusBadRequest, "The form cannot be read.")
 		return
 	}
+	var response *idempotency.Response
+	if act.Answers {
+		status, err := strconv.Atoi(form("status"))
+		if err == nil {
+			// A body would be markup under the origin of the site, written by whoever reaches the page.
+			response, err = admin.CompleteRequest{Status: status}.Response()
+		}
+		if err != nil {
+			p.refuse(w, r, http.StatusBadRequest, "The status is not accepted. It is a number from 200 to 599.")
+			return
+		}
+	}
 	seen := idempotency.Precondition{ExecutionID: form("execution"), State: idempotency.State(state)}
 	// What was begun is finished even if the browser disconnects.
-	err = p.inStores(func(store admin.Store) error { return act.do(store, context.WithoutCancel(r.Context()), key, seen) })
+	err = p.inStores(func(store admin.Store) error {
+		return act.do(store, context.WithoutCancel(r.Context()), key, response, seen)
+	})
 	changed, hasChanged := errors.AsType[idempotency.ChangedError](err)
 	switch {
 	case err == nil:
@@ -67,6 +92,8 @@ func (p *Page) act(w http.ResponseWriter, r *http.Request) {
 		v := &view{status: http.StatusConflict, Place: p.place(r), address: address{Key: key.String()}}
 		v.Problem = fmt.Sprintf("The key has changed since: it was %s, and is %s now. Look at it again.", stateNamed(state).Word, stateNamed(string(changed.Now.State)).Word)
 		render(w, "refusal", v)
+	case errors.Is(err, idempotency.ErrComplete):
+		p.refuse(w, r, http.StatusConflict, "The key is complete already.")
 	case errors.Is(err, idempotency.ErrGone):
 		p.refuse(w, r, http.StatusNotFound, "No store has a record of this key any more.")
 	case errors.Is(err, idempotency.ErrInFlight):

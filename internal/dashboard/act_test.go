@@ -4,6 +4,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/url"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -21,7 +22,7 @@ func (r *rig) stateOf(key idempotency.Key) idempotency.State {
 	return record.State
 }
 
-func TestReleaseAndForgetByForms(t *testing.T) {
+func TestActsByForms(t *testing.T) {
 	r := newRig(t)
 	for _, c := range []struct {
 		do, word string
@@ -29,6 +30,7 @@ func TestReleaseAndForgetByForms(t *testing.T) {
 		status   int
 	}{
 		{"Release…", "The key is released.", idempotency.Released, 200},
+		{"Complete…", "The key is complete.", idempotency.Complete, 200},
 		{"Forget…", "The record is gone.", "none", 200},
 	} {
 		key := r.store.put(t, put{id: "held " + c.do, state: idempotency.Held})
@@ -52,6 +54,39 @@ func TestReleaseAndForgetByForms(t *testing.T) {
 		a := r.want(c.status, strings.TrimPrefix(location, "?"))
 		if !strings.Contains(a.words("said"), c.word) {
 			t.Errorf("%s: then the page says %q", c.do, a.words("said"))
+		}
+	}
+}
+
+// The page completes a key with a status, and with nothing else that the form may have.
+func TestCompletesWithAStatusOnly(t *testing.T) {
+	r := newRig(t)
+	for status, code := range map[string]int{
+		"204": 303, "599": 303, "199": 400, "600": 400, "": 400, "2e2": 400, "ok": 400,
+	} {
+		key := r.store.put(t, put{id: "status " + status, state: idempotency.Held})
+		asks := r.want(http.StatusOK, "key="+key.String()+"&do=complete")
+		if !strings.Contains(asks.words("confirm-title"), "Complete status "+status) {
+			t.Errorf("the question is %q", asks.words("confirm-title"))
+		}
+		a := r.confirmed(asks, func(_ *http.Request, v url.Values) {
+			v.Set("status", status)
+			v.Set("body", "<script>")
+			v.Set("content_type", "text/html")
+		})
+		if a.Code != code {
+			t.Errorf("status %q: got %d, want %d: %s", status, a.Code, code, a.words("main"))
+		}
+		record, _, err := r.store.Store.Lookup(t.Context(), key)
+		if err != nil || (record.State == idempotency.Complete) != (code == 303) {
+			t.Fatalf("status %q: it is %+v, %v", status, record, err)
+		}
+		if code == 400 {
+			continue
+		}
+		response, err := r.store.Store.Response(t.Context(), key, record.Token)
+		if err != nil || response == nil || strconv.Itoa(response.Status) != status || len(response.Header)+len(response.Body) > 0 {
+			t.Errorf("status %q: the response is %+v, %v", status, response, err)
 		}
 	}
 }
@@ -125,22 +160,26 @@ func TestActsThatCannotBe(t *testing.T) {
 		}
 		_ = o.Forget(t.Context(), key, idempotency.Precondition{})
 	}
+	complete := r.store.put(t, put{id: "complete", state: idempotency.Complete, status: 201})
+	if a := r.want(http.StatusOK, "key="+complete.String()+"&do=complete"); a.byID("confirm") != nil || a.link("Complete…") != "" || a.link("Release…") == "" {
+		t.Error("a complete key may be completed")
+	}
 	released := r.store.put(t, put{id: "released", state: idempotency.Released, status: 500})
-	if a := r.want(http.StatusOK, "key="+released.String()+"&do=release"); a.byID("confirm") != nil || a.link("Release…") != "" || a.link("Forget…") == "" {
-		t.Error("a released key may be released")
+	if a := r.want(http.StatusOK, "key="+released.String()+"&do=release"); a.byID("confirm") != nil || a.link("Release…") != "" || a.link("Complete…") == "" || a.link("Forget…") == "" {
+		t.Error("a released key may be released, or not completed")
 	}
 	running := r.store.put(t, put{id: "running"})
-	if a := r.want(http.StatusOK, "key="+running.String()+"&do=release"); a.byID("confirm") != nil || a.link("Release…") != "" || a.link("Forget…") != "" {
+	if a := r.want(http.StatusOK, "key="+running.String()+"&do=release"); a.byID("confirm") != nil || a.link("Release…") != "" || a.link("Complete…") != "" || a.link("Forget…") != "" {
 		t.Error("a run in flight may be released")
 	}
 }
 
 // What an operator has confirmed is done to the record that was shown, and to no other.
 func TestConfirmationIsOfWhatWasShown(t *testing.T) {
-	for _, do := range []string{"release", "forget"} {
+	for _, do := range []string{"release", "complete", "forget"} {
 		r := newRig(t)
 		key := r.store.put(t, put{id: "delivery", state: idempotency.Held})
-		asks := r.want(http.StatusOK, "key="+key.String()+"&do="+do)
+		asks := r.want(http.StatusOK, "key="+key.String()+"&do=release")
 		again := r.want(http.StatusOK, "key="+key.String()+"&do="+do)
 		for name, change := range map[string]func(*http.Request, url.Values){
 			"a state that was not shown":      func(_ *http.Request, v url.Values) { v.Set("state", "complete") },

@@ -21,7 +21,7 @@ const (
 
 // advice is what an operator can do.
 var advice = map[alert]string{
-	alertHeld:        "It is unknown whether the service executed it. Check the service. If it did not, release the key and have the delivery sent again. If it did, leave it.",
+	alertHeld:        "It is unknown whether the service executed it. Check the service. If it did not, release the key and have the delivery sent again. If it did, complete the key.",
 	alertFailureKept: "The kept response is a failure, and duplicates get it. Fix the service, then release the key and have the delivery sent again.",
 	alertFailing:     "The latest run failed. Check the log of the service. The next delivery runs. If it is refused because no attempt is left, use caddy-dedup keys release.",
 	alertLapsed:      "Its process died, hangs, or cannot reach the store. The next delivery takes over. If it is refused because no attempt is left, release the key.",

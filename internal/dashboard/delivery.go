@@ -51,7 +51,7 @@ func (p *Page) showDelivery(r *http.Request, open []admin.Store, v *view) {
 	case f == nil:
 		v.problem(http.StatusNotFound, "No store has a record of this key. It was never claimed, it has expired, or it was forgotten.")
 		return
-	case done == "release" && f.ByOperator():
+	case done == "release" && f.ByOperator(), done == "complete" && f.State == string(idempotency.Complete):
 		v.Notice = acts[done].done + p.copyBound()
 	}
 	v.Delivery = v.deliveryOf(f, kept)
@@ -80,6 +80,9 @@ func (v *view) deliveryOf(f *admin.Found, kept keptResponse) *delivery {
 		// A released key runs. One whose attempts are exhausted cannot be told from it.
 		if f.State != admin.StateUnreadable && f.State != string(idempotency.Released) {
 			d.May = append(d.May, "release")
+		}
+		if f.State != admin.StateUnreadable && f.State != string(idempotency.Complete) {
+			d.May = append(d.May, "complete")
 		}
 		d.May = append(d.May, "forget")
 	}

@@ -1,5 +1,5 @@
 // Package dashboard is a page on which operators see which deliveries need attention, find
-// one by its ID, and release or forget its key. It is rendered on the server and works
+// one by its ID, and release, complete or forget its key. It is rendered on the server and works
 // without its script, which only refreshes it. All links are relative and consist of a query
 // only, so the page works under any path. It does not depend on Caddy.
 package dashboard
@@ -33,7 +33,7 @@ type Page struct {
 	// Bodies reports whether kept responses are shown.
 	Bodies bool
 	// CopyBound is how long other replicas may replay their local copy of a response whose
-	// key was released or forgotten.
+	// key was changed or forgotten.
 	CopyBound time.Duration
 
 	crossOrigin http.CrossOriginProtection
