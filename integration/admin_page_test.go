@@ -126,6 +126,13 @@ func TestAdminPage(t *testing.T) {
 			}
 		}}
 	}
+	completed := situation{start: whole, after: func(t *testing.T, s *stage) {
+		before := len(s.up.all())
+		got := s.deliver(t, cutOff)
+		if got.Status != 201 || got.Body != `{"id": 17}` || !got.replayed() || len(s.up.all()) != before {
+			t.Errorf("a completed key answers %d %s", got.Status, got.Body)
+		}
+	}}
 	many := freed(cutOff, cutOffToo)
 	many.start = func(t *testing.T) *stage {
 		s := whole(t)
@@ -176,6 +183,7 @@ func TestAdminPage(t *testing.T) {
 		"Lookup":             only(whole),
 		"Show":               only(whole),
 		"Release":            freed(answered),
+		"Complete":           completed,
 		"Delete":             freed(answered),
 		"Ready":              only(whole),
 		"400":                only(whole),

@@ -70,6 +70,49 @@ func TestOperatorReleasesAHeldKey(t *testing.T) {
 	})
 }
 
+// A held key whose work is done gets an answer: its duplicates get that, and nothing runs.
+func TestOperatorCompletesAHeldKey(t *testing.T) {
+	t.Parallel()
+	eachStore(t, func(t *testing.T, store string) {
+		up := startUpstream(t, inTurn(noAnswer, answers201))
+		p := start(t, conf{store: store, site: lines(dedupBlock("on_unknown hold", "release_on 409"), proxyTo(up))})
+		p.post(t, "/", "k", "body")
+		held := wantProblem(t, p.post(t, "/", "k", "body"), 409, "outcome_unknown")
+		large := strings.Repeat("paid ", 100_000)
+		text, err := json.Marshal(map[string]any{"status": 409, "body": large})
+		if err != nil {
+			t.Fatal(err)
+		}
+		complete := func(body string, want int) string {
+			t.Helper()
+			status, answer := p.askAdmin(t, "POST", "/dedup/keys/"+held.Key+"/complete?state=held", "application/json", body)
+			if status != want {
+				t.Fatalf("complete: got %d %s, want %d", status, answer, want)
+			}
+			return answer
+		}
+		complete(`{"status": 100}`, 400)
+		complete(string(text), 204)
+		for range 2 {
+			got := p.post(t, "/", "k", "body")
+			if got.Status != 409 || got.Body != large || !got.replayed() || got.Header.Get("Content-Type") != "text/plain" ||
+				got.Header.Get("Dedup-Execution-Id") != held.ExecutionID {
+				t.Errorf("a duplicate got %d %.40q %v", got.Status, got.Body, got.Header)
+			}
+		}
+		wantProblem(t, p.post(t, "/", "k", "another body"), 422, "idempotency_key_reused")
+		if answer := complete(`{}`, 409); !strings.Contains(answer, "complete now") {
+			t.Errorf("completed again: %s", answer)
+		}
+		if record := p.operator(t, http.MethodGet, held.Key, 200); record["state"] != "complete" || record["reason"] != "completed by unix socket "+adminSocket(p.conf.dir) {
+			t.Errorf("the record is %v", record)
+		}
+		up.wantRuns(t, "k", 1)
+		p.operator(t, http.MethodPost, held.Key+"/release", 204)
+		wantFresh(t, p.post(t, "/", "k", "body"), 201, "run 2 of k")
+	})
+}
+
 func TestOperatorMistakes(t *testing.T) {
 	t.Parallel()
 	g := newGate(t)
@@ -101,8 +144,11 @@ func TestOperatorsActsSayWho(t *testing.T) {
 	p.post(t, "/", "k", "body")
 	held := wantProblem(t, p.post(t, "/", "k", "body"), 409, "outcome_unknown")
 	p.operator(t, http.MethodPost, held.Key+"/release", 204)
+	if status, answer := p.askAdmin(t, "POST", "/dedup/keys/"+held.Key+"/complete", "application/json", "{}"); status != 204 {
+		t.Fatalf("complete: got %d %s", status, answer)
+	}
 	p.operator(t, http.MethodDelete, held.Key, 204)
-	for _, message := range []string{"an operator released a key", "an operator forgot a key"} {
+	for _, message := range []string{"an operator released a key", "an operator completed a key", "an operator forgot a key"} {
 		p.awaitLog(t, message, func(e entry) bool {
 			return e.text("msg") == message && e.text("level") == "warn" && e.text("key") == held.Key && e.text("delivery_id") == "k" &&
 				e.text("execution_id") == held.ExecutionID && e.text("attempt") == "1" && e.text("provider") == "shop" &&
