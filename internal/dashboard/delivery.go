@@ -146,6 +146,8 @@ func endOf(f *admin.Found) (mark, text string) {
 	switch {
 	case r.State == idempotency.Complete && r.Status >= 500:
 		return "bad", with + " The response is kept although it is a failure."
+	case r.State == idempotency.Complete && r.Reason != "": // by an operator, or without the body
+		return "note", fmt.Sprintf("Duplicates get %d: %s.", r.Status, plain(r.Reason))
 	case r.State == idempotency.Complete:
 		return "good", with + " The response is kept, and duplicates get it."
 	case r.State == idempotency.Held:

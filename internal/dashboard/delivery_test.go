@@ -66,6 +66,10 @@ func TestTimeline(t *testing.T) {
 			"released", idempotency.Record{State: idempotency.Released, Attempt: 1, ReleasedAttempts: 1, Claimed: at(1), Ended: at(2)},
 			"Released: By an operator, after attempt 1. The log says by whom.\nClaimed: Attempt 1 began.\nEnded: Without a response.\n",
 		},
+		"completed by an operator": {
+			"complete", idempotency.Record{State: idempotency.Complete, Attempt: 1, Status: 204, Reason: "completed by alice", Claimed: at(1), Ended: at(2)},
+			"Claimed: Attempt 1 began.\nEnded: Duplicates get 204: completed by alice.\n",
+		},
 		"held since its lease lapsed": {
 			"held", idempotency.Record{State: idempotency.InFlight, Hold: true, Attempt: 1, Claimed: at(1), LeaseUntil: at(31)},
 			"Claimed: Attempt 1 began.\nHeld: The lease was not renewed. It is unknown how the run ended.\n",
