@@ -4,7 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"net"
+	"strings"
 	"time"
 
 	"go.uber.org/zap"
@@ -93,9 +93,9 @@ type Operator struct {
 
 // String returns the user, or the address without its port, for [idempotency.Record.Reason].
 func (o Operator) String() string {
-	host, _, err := net.SplitHostPort(o.Remote)
-	if err != nil {
-		host = o.Remote
+	host := o.Remote
+	if colon := strings.LastIndexByte(host, ':'); colon >= 0 {
+		host = strings.Trim(host[:colon], "[]")
 	}
 	return cmp.Or(o.User, host, "an operator")
 }
