@@ -38,6 +38,7 @@ var handlerBlock = block[Settings]{
 	"methods":           list("methods such as POST PUT", func(s *Settings) *[]string { return &s.Methods }, checkMethods),
 	"scope":             list("texts with placeholders", func(s *Settings) *[]string { return &s.Scope }, checkScope),
 	"release_on":        list("off, or statuses, classes and exceptions such as 409 5xx !503", func(s *Settings) *[]string { return &s.ReleaseOn }, checkReleaseOn),
+	"release_if":        releaseIfWord,
 	"exclude":           list("JSON pointers such as /sent_at, and parameters of the query such as ?ts", func(s *Settings) *[]string { return &s.Exclude }, checkExclude),
 	"keep_header":       list("names of header fields", func(s *Settings) *[]string { return &s.KeepHeader }, checkKeepHeader),
 	"retention":         period(time.Second, func(s *Settings) *caddy.Duration { return &s.Retention }),

@@ -122,6 +122,9 @@ func (s *Settings) config() exchange.Config {
 		KeepHeader:      s.KeepHeader,
 		Docs:            s.Docs,
 	}
+	for _, condition := range s.ReleaseIf {
+		c.ReleaseIf = append(c.ReleaseIf, exchange.ReleaseIf{Pointer: condition.JSON, Values: condition.Values})
+	}
 	c.Label = labelOf(c.Mode, c.Sources)
 	if s.RetentionFrom != nil {
 		c.RetentionFrom = &exchange.RetentionSource{Source: s.RetentionFrom.source(), Max: duration(s.RetentionFrom.Max)}

@@ -123,6 +123,9 @@ func TestEmptyArguments(t *testing.T) {
 	for line, want := range map[string]string{
 		`store file ""`:      "store file: the path is empty",
 		`docs ""`:            `docs: "" is not an absolute URL`,
+		"release_if":         "release_if lacks its arguments",
+		`release_if ""`:      "release_if: the JSON pointer is empty",
+		`release_if /a ""`:   "release_if: a value is empty",
 		`key header X-Id ""`: "key header: the prefix is empty",
 		`key json /id ""`:    "key json: the prefix is empty",
 		`key value {http.request.uri.query.id} ""`: "key value: the prefix is empty",
@@ -160,6 +163,8 @@ func TestDoubledArguments(t *testing.T) {
 	for line, want := range map[string]string{
 		"release_on 5xx 409 5xx":                               "release_on: 5xx is named twice",
 		"release_on off off":                                   "release_on: off is named twice",
+		"release_if /status RETRY DROP RETRY":                  "release_if: RETRY is named twice",
+		"release_if /status RETRY\nrelease_if /status DROP":    "release_if: /status is named twice; write all its values on one line",
 		"scope {http.request.host} a {http.request.host}":      "scope: {http.request.host} is named twice",
 		"store redis {\naddress a:1 b:1 A:1\n}":                `redis address "A:1" is named twice`,
 		"store redis {\naddress a:1 a:1\nsentinel m\n}":        `redis address "a:1" is named twice`,
@@ -386,9 +391,10 @@ func TestSizesThatMeanSomethingElse(t *testing.T) {
 // The same in JSON.
 func TestSettingsThatMeanNothing(t *testing.T) {
 	for want, s := range map[string]Settings{
-		"wait: 1ns is too short":         {Wait: new(caddy.Duration(1))},
-		"release_on: 409 is named twice": {ReleaseOn: []string{"409", "409"}},
-		"scope: a is named twice":        {Scope: []string{"a", "a"}},
+		"wait: 1ns is too short":          {Wait: new(caddy.Duration(1))},
+		"release_on: 409 is named twice":  {ReleaseOn: []string{"409", "409"}},
+		"release_if: the JSON pointer is": {ReleaseIf: []ReleaseIf{{Values: []string{"a"}}}},
+		"scope: a is named twice":         {Scope: []string{"a", "a"}},
 	} {
 		s.setDefaults()
 		if err := s.check(); err == nil || !strings.Contains(err.Error(), want) {
@@ -416,6 +422,7 @@ func TestNamesThatStandForNoOthers(t *testing.T) {
 		"key header X-*":                      `header "X-*"`,
 		"key parts a {\nheader * optional\n}": `header "*"`,
 		"retention_from header X-*":           `header "X-*"`,
+		"release_if /items/*/error":           `release_if: JSON pointer "/items/*/error" has a *`,
 	} {
 		if err := handlerOf(line); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v; want %q", line, err, want)

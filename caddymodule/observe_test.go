@@ -316,7 +316,7 @@ func TestObserveReports(t *testing.T) {
 			}
 		}
 		status, _ := strconv.Atoi(cmp.Or(r.Header.Get("X-Status"), "201"))
-		answers(status, "created")(w, r, n)
+		answers(status, cmp.Or(r.Header.Get("X-Says"), "created"))(w, r, n)
 	})
 	type request []string                                 // key, body, header fields
 	plain, bare := request{"k", "body"}, request{"k", ""} // what nothing behind reads has no outcome
@@ -331,6 +331,7 @@ func TestObserveReports(t *testing.T) {
 		"another body":        {requests: []request{plain, {"k", "other"}}, want: "executed reused"},
 		"a released key":      {requests: []request{with("X-Status", "500"), plain, plain}, want: "executed executed replayed"},
 		"released as wished":  {requests: []request{with("X-Dedup-Retention", "0"), plain}, want: "executed executed"},
+		"says it failed":      {block: "release_if /errors", requests: []request{with("X-Says", `{"errors": 1}`), with("X-Says", `{"errors": 0}`), plain}, want: "executed executed replayed"},
 		"asked for payment":   {requests: []request{with("X-Status", "402", "X-Payment-Required", "1"), plain}, want: "executed executed"},
 		"a kept 402":          {requests: []request{with("X-Status", "402"), plain}, want: "executed replayed"},
 		"no key":              {requests: []request{{"", "body"}}, want: "missing"},

@@ -45,6 +45,7 @@ func TestFieldsOfJSON(t *testing.T) {
 		"The handler > retention_from": {RetentionSource{}, nil},
 		"The handler > verify":         {Verify{}, nil},
 		"The handler > hmac":           {HMAC{}, nil},
+		"The handler > release_if":     {ReleaseIf{}, nil},
 		"The app":                      {App{}, nil},
 		"The app > limits":             {Limits{}, nil},
 		"Stores > file":                {FileStore{}, nil},

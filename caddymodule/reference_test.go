@@ -219,7 +219,7 @@ func TestDefaultsOfTheDirective(t *testing.T) {
 		c := s.config()
 		return []any{
 			s.Mode, s.Methods, s.deliverySources(), s.OnMissing, s.MaxKeyLength, c.FingerprintFor(delivery.Found{}), s.retentionOf(""), s.RetentionFrom,
-			s.Lease, s.Timeout, *s.Wait, s.releasing(), s.OnUnknown, s.MaxAttempts, s.OnDuplicate, s.Force, s.OnStoreError,
+			s.Lease, s.Timeout, *s.Wait, s.releasing(), s.ReleaseIf, s.OnUnknown, s.MaxAttempts, s.OnDuplicate, s.Force, s.OnStoreError,
 			s.MaxRequestBody, s.MaxResponseBody, s.KeepHeader, s.Docs, s.Exclude,
 		}
 	}

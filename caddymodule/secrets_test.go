@@ -53,6 +53,7 @@ func TestMistakesThatShowNoPassword(t *testing.T) {
 		"release_on " + url:                                "is neither a code",
 		"release_on off " + url:                            "off stands alone",
 		"release_on " + url + " " + url:                    "is named twice",
+		"release_if " + url:                                "must start with a slash",
 		"scope " + url + " " + url:                         "is named twice",
 		"wait off " + url:                                  "takes one argument",
 		"retention_from " + url:                            "is not accepted",

@@ -101,6 +101,11 @@ type Settings struct {
 	// !404 !410 !422; for webhooks: 3xx 4xx 5xx.
 	ReleaseOn []string `json:"release_on,omitempty"`
 
+	// The members of JSON by which a response whose status is kept says that the request
+	// failed, so that a retry runs. Responses of up to 1 MiB are read. The response of the last
+	// of `max_attempts` is kept. Default: none.
+	ReleaseIf []ReleaseIf `json:"release_if,omitempty"`
+
 	// What to do when it is unknown whether the upstream executed a run (timed
 	// out, cut off, crashed): `release` the key, so that a retry runs (at least
 	// once; the default), or `hold` it until an operator decides (at most once).

@@ -15,7 +15,7 @@ func startExample(t *testing.T, page, words string, up *upstream) *caddy {
 	for _, b := range docBlocks(t) {
 		if b.page == page && b.language == "caddyfile" && strings.Contains(b.text, words) {
 			return start(t, conf{store: "store memory", sites: strings.NewReplacer(
-				"api.example.com {", "http://:PORT {", "localhost:3000", up.addr).Replace(b.text)})
+				"api.example.com {", "http://:PORT {", ":8080 {", "http://:PORT {", "localhost:3000", up.addr).Replace(b.text)})
 		}
 	}
 	t.Fatalf("%s has no Caddyfile with %q", page, words)

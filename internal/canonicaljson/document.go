@@ -143,6 +143,23 @@ func (v Value) Text() (string, error) {
 	return string(v.scalar()), nil
 }
 
+// IsZero reports whether the value is null, false, 0 in any form, "", [] or {}.
+func (v Value) IsZero() bool {
+	switch v.Kind() {
+	case jsontext.KindBeginObject, jsontext.KindBeginArray:
+		return v.doc.nodes[v.node].end == v.node+1
+	case jsontext.KindString:
+		return len(v.scalar()) == len(`""`)
+	case jsontext.KindNumber:
+		rest := bytes.TrimLeft(v.scalar(), "-0.")
+		return len(rest) == 0 || rest[0] == 'e' || rest[0] == 'E'
+	case jsontext.KindTrue:
+		return false
+	default:
+		return true
+	}
+}
+
 // scalar returns the text of a value that is neither an object nor an array.
 func (v Value) scalar() []byte {
 	n := v.doc.nodes[v.node]

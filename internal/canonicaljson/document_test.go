@@ -171,3 +171,30 @@ func TestParseJSONErrorsQuoteNothing(t *testing.T) {
 		}
 	}
 }
+
+func TestIsZero(t *testing.T) {
+	for text, want := range map[string]bool{
+		"null": true, "false": true, "true": false,
+		"0": true, "-0": true, "0.00": true, "-0.0e7": true, "0E+1": true, "1": false, "-1": false, "0.05": false, "0.1e-9": false, "10": false, "1e-999": false,
+		`""`: true, `" "`: false, `"0"`: false, `"\ud83d"`: false,
+		"[]": true, "[ ]": true, "[0]": false, "[[]]": false, "{}": true, "{ }": true, `{"a":null}`: false,
+	} {
+		for _, within := range []string{"%s", `{"a": %s}`, `[%s, 1]`} {
+			doc, err := canonicaljson.Parse(fmt.Appendf(nil, within, text), nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			v := doc.Root()
+			if within != "%s" {
+				for _, pointer := range []string{"/a", "/0"} {
+					if inner, ok := doc.Root().At(pointer); ok {
+						v = inner
+					}
+				}
+			}
+			if got := v.IsZero(); got != want {
+				t.Errorf("%s within %s: %v, want %v", text, within, got, want)
+			}
+		}
+	}
+}

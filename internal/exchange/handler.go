@@ -44,6 +44,7 @@ type Config struct {
 	// Policies has a policy for each provider; that of "" applies to all others.
 	Policies      map[string]idempotency.Policy
 	RetentionFrom *RetentionSource // nil for none
+	ReleaseIf     []ReleaseIf      // the first one that is met releases the key
 	Timeout       time.Duration    // of one run
 	Wait          time.Duration    // maximum for a duplicate; with 0 it is refused at once
 

@@ -18,7 +18,7 @@ import (
 // that is held or released: an operator decides by them whether the upstream has executed the request.
 // The reason is for the record. A run whose response is kept has neither.
 func (x *exchange) runLogFields(err error, end idempotency.End) (facts []zap.Field, reason string) {
-	if end.How == idempotency.Answered && end.Response != nil && end.Response.Status < 300 && end.UpstreamStatus < 300 {
+	if err == nil && end.How == idempotency.Answered && end.Response != nil && end.Response.Status < 300 && end.UpstreamStatus < 300 {
 		return nil, ""
 	}
 	path, _ := originalPath(x.r) // read now: the line may be logged long after the request

@@ -1,6 +1,7 @@
 package exchange
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"net/http"
@@ -136,8 +137,11 @@ func (h *Handler) newTap(w http.ResponseWriter, r *http.Request) *tap {
 	}
 	t.info.logged = true // show adds it to the access log
 	if r.Body != nil && r.Body != http.NoBody && r.ContentLength != 0 {
-		t.tee = newBodyTee(r, h.MaxRequestBody, h.Budget)
+		t.tee = newBodyTee(r.Body, r.ContentLength, h.MaxRequestBody, h.Budget)
 		of.Body = t.tee.copied()
+	}
+	if len(h.ReleaseIf) > 0 {
+		t.response.tee = newBodyTee(nil, -1, maxFailureBody, h.Budget)
 	}
 	t.exchange.body = requestBody{r: of, limit: h.MaxRequestBody, held: heldBody{allowance: &t.allowance}}
 	forgetUpstream(&t.proxies)
@@ -152,6 +156,9 @@ func (t *tap) run() {
 			t.counted = true
 			t.Logger.Error("unobserved: a panic beside the request, which passes", zap.Inline(t.exchange), zap.Any("panic", failed), zap.Stack("stack"))
 			t.dropBody()
+		}
+		if t.response.tee != nil {
+			t.response.tee.discard()
 		}
 		t.close()
 	}()
@@ -262,7 +269,7 @@ func (t *tap) unobserved(err error) {
 	}
 }
 
-// finish settles a run as if the handlers behind had run for dedup. It keeps no body.
+// finish settles a run as if the handlers behind had run for dedup. It stores no body.
 func (t *tap) finish(run *engine.Run, o tapEnd) {
 	o.releases = t.request.Policy.ReleaseOn.Has(o.upstream.status) && !run.WasLast()
 	end, share, err := o.end()
@@ -284,7 +291,9 @@ func (t *tap) finish(run *engine.Run, o tapEnd) {
 	case shareError:
 		end.Response = &idempotency.Response{Status: failedStatus(err), Failed: true}
 	}
-	fields := t.explain(&end, o.cause(err), o.retention)
+	failure := t.saidFailure(end)
+	end.SaysFailed = failure != nil
+	fields := t.explain(&end, cmp.Or(failure, o.cause(err)), o.retention)
 	_, _ = run.Settle(end, nil, fields...) // the engine logs the result
 	t.count()
 }

@@ -126,7 +126,9 @@ func (e *execution) finish(o observation) error {
 		defer response.allowance.Release(int64(response.takeCopyRoom(e.Encrypted)))
 	}
 	end.Response = response.shared(share, err)
-	fields := e.explain(&end, o.cause(err), response.retention)
+	failure := e.saidFailure(end)
+	end.SaysFailed = failure != nil
+	fields := e.explain(&end, cmp.Or(failure, o.cause(err)), response.retention)
 	end.Reason = cmp.Or(response.notKept(), end.Reason)
 	response.record.Keep()                                      // until the response is stored, which may be after its request
 	_, _ = e.run.Settle(end, response.record.Unkeep, fields...) // the engine logs the result

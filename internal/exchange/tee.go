@@ -14,9 +14,10 @@ import (
 // What a [tap] sees of a request: its body, its response and its placeholders, which it does not
 // change.
 
-// bodyTee is a request's body. What the handlers behind read of it is copied, up to a limit.
+// bodyTee is a request's body. What the handlers behind read of it is copied, up to a limit. For a
+// response, it is only the copy.
 type bodyTee struct {
-	io.ReadCloser
+	io.ReadCloser         // nil for a response
 	limit, declared int64 // bytes
 	allowance       Allowance
 
@@ -26,30 +27,49 @@ type bodyTee struct {
 	ended chan struct{} // closed when err is set
 }
 
-func newBodyTee(r *http.Request, limit int64, budget *Budget) *bodyTee {
-	return &bodyTee{ReadCloser: r.Body, limit: limit, declared: r.ContentLength, allowance: Allowance{Budget: budget}, ended: make(chan struct{})}
+// newBodyTee returns a tee of a body with this Content-Length, -1 for none.
+func newBodyTee(body io.ReadCloser, declared, limit int64, budget *Budget) *bodyTee {
+	return &bodyTee{ReadCloser: body, limit: limit, declared: declared, allowance: Allowance{Budget: budget}, ended: make(chan struct{})}
 }
 
 // Read implements [io.Reader].
 func (b *bodyTee) Read(p []byte) (int, error) {
 	n, err := b.ReadCloser.Read(p)
+	b.copy(p[:n], err)
+	return n, err
+}
+
+// copy copies bytes of the body, and ends the copying at an error.
+func (b *bodyTee) copy(p []byte, err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.err != nil {
-		return n, err
+		return
 	}
-	if full := b.allowance.Admit(n); full != nil {
+	if full := b.allowance.Admit(len(p)); full != nil {
 		b.endLocked(full)
-		return n, err
+		return
 	}
-	b.held.Append(p[:n])
+	b.held.Append(p)
 	switch held := int64(b.held.Len()); {
 	case held > b.limit, held == b.declared, errors.Is(err, io.EOF):
 		b.endLocked(io.EOF)
 	case err != nil:
 		b.endLocked(err)
 	}
-	return n, err
+}
+
+// joined ends the copying, and returns the copy in one piece.
+func (b *bodyTee) joined() ([]byte, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.endLocked(io.EOF); !errors.Is(b.err, io.EOF) {
+		return nil, b.err
+	}
+	if err := b.allowance.Admit(b.held.JoinCost()); err != nil {
+		return nil, err
+	}
+	return b.held.Join(), nil
 }
 
 // end ends the copying, unless it has ended.
@@ -107,6 +127,7 @@ type observedWriter struct {
 	*caddyhttp.ResponseWriterWrapper
 	status  int
 	written int64
+	tee     *bodyTee // nil if no release_if reads the body
 }
 
 // WriteHeader implements [http.ResponseWriter].
@@ -122,12 +143,18 @@ func (w *observedWriter) Write(p []byte) (int, error) {
 	w.noteBody()
 	n, err := w.ResponseWriterWrapper.Write(p)
 	w.written += int64(n)
+	if w.tee != nil {
+		w.tee.copy(p[:n], nil)
+	}
 	return n, err
 }
 
 // ReadFrom implements [io.ReaderFrom].
 func (w *observedWriter) ReadFrom(r io.Reader) (int64, error) {
 	w.noteBody()
+	if w.tee != nil {
+		return io.Copy(writerOnly{w}, r)
+	}
 	n, err := w.ResponseWriterWrapper.ReadFrom(r)
 	w.written += n
 	return n, err

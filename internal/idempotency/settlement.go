@@ -38,6 +38,8 @@ type End struct {
 	// Retention, if it is set, is how long the upstream asked to keep this response, or 0 to
 	// release the key.
 	Retention *time.Duration
+	// SaysFailed reports whether the body of the response says that the request failed.
+	SaysFailed bool
 	// Attempt is the number of this run as [Terms.MaxAttempts] counts: from 1, and from 1 again
 	// after an operator has released the key.
 	Attempt int
@@ -53,6 +55,11 @@ type Policy struct {
 	Terms
 	// ReleaseOn are the statuses that release the key.
 	ReleaseOn StatusSet
+}
+
+// Releases reports whether the status of the response releases the key.
+func (p *Policy) Releases(end End) bool {
+	return end.hasStatus(p.ReleaseOn.Has) || end.asksForPayment()
 }
 
 // Settlement is what a store does with a claim.
@@ -143,7 +150,7 @@ func stateAfter(end End, p Policy) State {
 		return Complete
 	case end.Retention != nil && *end.Retention <= 0:
 		return Released
-	case end.hasStatus(p.ReleaseOn.Has), end.asksForPayment():
+	case end.SaysFailed, p.Releases(end):
 		return Released
 	default:
 		return Complete

@@ -36,7 +36,8 @@ var releases = []release{
 //   - lost: the client got 502 or 504, or the upstream sent it
 //   - zero: the upstream sent `Dedup-Retention: 0`
 //   - releases: the client got a status after which the key is released, or the
-//     upstream sent it, or the client got a 402 with a challenge
+//     upstream sent it, or the client got a 402 with a challenge, or the response
+//     says that the request failed
 //   - last: as many runs as `max_attempts` allows may have reached the upstream
 //   - omitted: the body was larger than the limit, and is not kept
 var settleTable = []struct {
@@ -94,8 +95,8 @@ func (c settleCase) String() string {
 	if c.end.Retention != nil {
 		retention = c.end.Retention.String()
 	}
-	return fmt.Sprintf("%v, status %d, upstream %d, retention %s, hold %v, release %s, attempt %d of %d, forced %v",
-		c.end.How, c.status(), c.end.UpstreamStatus, retention, c.policy.Hold, c.set.name, c.end.Attempt, c.policy.MaxAttempts, c.end.HasPrevious)
+	return fmt.Sprintf("%v, status %d, upstream %d, retention %s, says failed %v, hold %v, release %s, attempt %d of %d, forced %v",
+		c.end.How, c.status(), c.end.UpstreamStatus, retention, c.end.SaysFailed, c.policy.Hold, c.set.name, c.end.Attempt, c.policy.MaxAttempts, c.end.HasPrevious)
 }
 
 // settleCases yields every case once. The run is always the third attempt.
@@ -123,10 +124,10 @@ func settleCases(t *testing.T, yield func(settleCase)) {
 			for _, response := range responses {
 				for _, upstream := range upstreams {
 					for _, retention := range retentions {
-						for flags := range 4 {
+						for flags := range 8 {
 							for _, maxAttempts := range []int{0, 2, 3, 4} {
 								yield(settleCase{
-									end: idempotency.End{How: how, Response: response, UpstreamStatus: upstream, Retention: retention, Attempt: 3, HasPrevious: flags&1 != 0},
+									end: idempotency.End{How: how, Response: response, UpstreamStatus: upstream, Retention: retention, Attempt: 3, HasPrevious: flags&1 != 0, SaysFailed: flags&4 != 0},
 									policy: idempotency.Policy{
 										Terms:     idempotency.Terms{Lease: 30 * time.Second, Retention: time.Hour, Hold: flags&2 != 0, MaxAttempts: maxAttempts},
 										ReleaseOn: releaseOn,
@@ -182,7 +183,7 @@ func settleRow(t *testing.T, c settleCase) int {
 	lost := status == 502 || status == 504 || upstream == 502 || upstream == 504
 	zero := c.end.Retention != nil && *c.end.Retention <= 0
 	last := c.policy.MaxAttempts == 2 || c.policy.MaxAttempts == 3 // the run is the third attempt
-	releases := c.set.releases(status) || c.set.releases(upstream) || status == 402 && c.end.Response.Header != nil
+	releases := c.end.SaysFailed || c.set.releases(status) || c.set.releases(upstream) || status == 402 && c.end.Response.Header != nil
 	omitted := c.end.Response != nil && c.end.Response.Omitted
 	found := -1
 	for i, r := range settleTable {
