@@ -187,6 +187,9 @@ func (p *proxy) read(flags *pflag.FlagSet, data, caddyAdmin string) (text string
 			return "", fmt.Errorf("--path: %q is not a path; use one such as /orders, or /webhooks/* for all that start with /webhooks/", p.hideURL(path))
 		}
 	}
+	if strings.Contains(p.file, "://") { // it may have a password
+		return "", errors.New("--file is a URL, not a directory; a Redis server is --redis")
+	}
 	if p.file != "" && !strings.HasPrefix(p.file, "{") {
 		// A relative path is relative to Caddy's data directory in a Caddyfile, and to the
 		// working directory on a command line. One that starts with a placeholder stays as it

@@ -205,6 +205,7 @@ func TestMistakes(t *testing.T) {
 		"two places for the state":     {[]string{"--to", ":1", "--redis", "redis://u:open-sesame@a", "--file", "b"}, []string{"[redis file]"}},
 		"redis and a store":            {[]string{"--to", ":1", "--redis", "redis://u:open-sesame@a", "--dedup", "store memory"}, []string{"--redis", "--dedup"}},
 		"a directory and a store":      {[]string{"--to", ":1", "--file", "b", "--dedup", "store memory"}, []string{"--file", "--dedup"}},
+		"a URL as a directory":         {[]string{"--to", ":1", "--file", "redis://:open-sesame@h"}, []string{"--file is a URL", "--redis"}},
 		"an empty directory":           {[]string{"--to", ":1", "--file", ""}, []string{"--file"}},
 		"a URL of something else":      {[]string{"--to", ":1", "--redis", "http://u:open-sesame@a"}, []string{"redis://"}},
 		"URLs of two clusters":         {[]string{"--to", ":1", "--redis", "redis://u:open-sesame@a", "--redis", "redis://b"}, []string{"same"}},
