@@ -159,6 +159,9 @@ func (e *Engine) recordFields(key idempotency.Key, r *idempotency.Record, now ti
 		to.AddString("execution_id", r.ExecutionID)
 		to.AddString("state", string(r.StateAt(now)))
 		to.AddInt("attempt", r.Attempt)
+		if r.SealedBy == "" && e.store.Sealer() == nil {
+			addText(to, "reason", r.Reason)
+		}
 		return nil
 	}))
 }

@@ -118,17 +118,29 @@ func (r *Run) logger() *zap.Logger {
 		zap.Int("attempt", r.record.Attempt))
 }
 
-// keyFields returns a key and its delivery as fields of a log line. A delivery ID that the store
-// encrypts is not logged.
+// keyFields returns a key, its delivery and the request's route as fields of a log line. What the
+// store encrypts is not logged, except the provider.
 func (e *Engine) keyFields(key idempotency.Key, o idempotency.Origin, sealedBy string) zap.Field {
 	return zap.Inline(zapcore.ObjectMarshalerFunc(func(to zapcore.ObjectEncoder) error {
 		to.AddString("key", key.String())
-		if o.Provider != "" {
-			to.AddString("provider", o.Provider)
+		addText(to, "provider", o.Provider)
+		if sealedBy != "" || e.store.Sealer() != nil {
+			return nil
 		}
-		if o.DeliveryID != "" && sealedBy == "" && e.store.Sealer() == nil {
-			to.AddString("delivery_id", o.DeliveryID)
+		addText(to, "delivery_id", o.DeliveryID)
+		if len(o.Parts) > 0 {
+			zap.Strings("parts", o.Parts).AddTo(to)
 		}
+		addText(to, "method", o.Method)
+		addText(to, "host", o.Host)
+		addText(to, "path", o.Path)
 		return nil
 	}))
+}
+
+// addText adds a field of a log line, unless it is empty.
+func addText(to zapcore.ObjectEncoder, name, text string) {
+	if text != "" {
+		to.AddString(name, text)
+	}
 }

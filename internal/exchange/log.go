@@ -14,15 +14,13 @@ import (
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
 
-// runLogFields returns fields that name the request of a run and its end, for the log line about a key
-// that is held or released: an operator decides by them whether the upstream has executed the request.
-// The reason is for the record. A run whose response is kept has neither.
+// runLogFields returns the upstream of a run and why it ended, for the log line about a key that is
+// held or released: an operator decides by them whether the upstream has executed the request. The
+// reason is for the record. A run whose response is kept has neither.
 func (x *exchange) runLogFields(err error, end idempotency.End) (facts []zap.Field, reason string) {
 	if err == nil && end.How == idempotency.Answered && end.Response != nil && end.Response.Status < 300 && end.UpstreamStatus < 300 {
 		return nil, ""
 	}
-	path, _ := originalPath(x.r) // read now: the line may be logged long after the request
-	facts = []zap.Field{zap.String("method", x.r.Method), zap.String("host", x.r.Host), zap.String("path", path)}
 	if repl, ok := x.r.Context().Value(caddy.ReplacerCtxKey).(*caddy.Replacer); ok {
 		if _, chosen := repl.Get(upstreamAddress); chosen {
 			host, _ := repl.GetString(upstreamHostPort)
@@ -47,6 +45,9 @@ func (x *exchange) MarshalLogObject(to zapcore.ObjectEncoder) error {
 		if field[1] != "" {
 			to.AddString(field[0], field[1])
 		}
+	}
+	if len(x.found.Parts) > 0 && !x.Encrypted {
+		zap.Strings("parts", x.found.Parts).AddTo(to)
 	}
 	return nil
 }
