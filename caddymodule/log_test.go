@@ -242,6 +242,8 @@ func TestMissingKeyIsLogged(t *testing.T) {
 		"an invalid ID":        {"dedup github", "{}", strings.Repeat("x", 300), "[header X-GitHub-Delivery]", "the delivery ID is invalid: "},
 		"observed":             {"dedup {\nobserve\non_missing reject\n}", "{}", "", "[header Idempotency-Key]", "no idempotency key or delivery ID"},
 		"several":              {"dedup github gitlab", "{}", "", "header X-GitHub-Delivery", "header X-GitHub-Delivery: it is not there"},
+		"an object":            {"dedup {\nkey json /id\n}", `{"id":{}}`, "", "[json /id]", "/id is neither a string nor a number"},
+		"an object's webhook":  {"dedup {\nmode webhook\nkey json /id\n}", `{"id":{}}`, "", "[json /id]", "/id is neither a string nor a number"},
 		"a body that is large": {"dedup {\nmode webhook\nkey json /id\nmax_request_body 1\n}", "{}", "", "[json /id]", "max_request_body"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -253,7 +255,11 @@ func TestMissingKeyIsLogged(t *testing.T) {
 			for range 100 {
 				s.serveHTTP("", c.body, header...)
 			}
-			all := book.about("missing: ")
+			message := "missing: "
+			if strings.HasPrefix(name, "an object") {
+				message = "unusable: "
+			}
+			all := book.about(message)
 			if len(all) == 0 || len(all) > 50 {
 				t.Fatalf("100 requests leave %d lines", len(all))
 			}

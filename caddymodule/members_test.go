@@ -102,12 +102,13 @@ func TestMembersThatAreNoKey(t *testing.T) {
 		for _, missing := range []string{"pass", "reject"} {
 			address, runs := upstream(t, answers(201, ""))
 			s := serve(t, "header >X-Outcome {http.dedup.outcome}", "dedup {", lines, "max_request_body 60", "on_missing "+missing, "}", "reverse_proxy "+address)
-			for _, body := range []string{
-				`{"tenant":{"a":1}}`, `{"tenant":["a"]}`, `{"tenant":"\ud83d"}`, `{"tenant":"a","tenant":"a"}`, "{\"tenant\":\"\xff\"}", `tenant=a`,
+			for body, outcome := range map[string]string{
+				`{"tenant":{"a":1}}`: "unusable", `{"tenant":["a"]}`: "unusable", `{"tenant":"\ud83d"}`: "unusable",
+				`{"tenant":"a","tenant":"a"}`: "missing", "{\"tenant\":\"\xff\"}": "missing", `tenant=a`: "missing",
 			} {
 				runs.Store(0)
 				for range 2 {
-					if got := s.mustPost("k", body); got.header.Get("X-Outcome") != "missing" {
+					if got := s.mustPost("k", body); got.header.Get("X-Outcome") != outcome {
 						t.Errorf("%s, %s: got %+v", lines, body, got)
 					}
 				}

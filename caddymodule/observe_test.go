@@ -335,6 +335,7 @@ func TestObserveReports(t *testing.T) {
 		"asked for payment":   {requests: []request{with("X-Status", "402", "X-Payment-Required", "1"), plain}, want: "executed executed"},
 		"a kept 402":          {requests: []request{with("X-Status", "402"), plain}, want: "executed replayed"},
 		"no key":              {requests: []request{{"", "body"}}, want: "missing"},
+		"an unusable key":     {block: "key json /id", requests: []request{{"", `{"id":[]}`}}, want: "unusable"},
 		"a key too long":      {requests: []request{{strings.Repeat("k", 256), "body"}}, want: "invalid"},
 		"a body too large":    {block: "max_request_body 3", requests: []request{plain}, want: "too_large"},
 		"a response too long": {block: "max_response_body 3", requests: []request{plain, plain}, want: "executed not_kept"},

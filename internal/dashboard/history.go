@@ -30,7 +30,7 @@ var groupTexts = [groups]struct{ name, title, text string }{
 var groupOf = map[string]group{
 	"executed": executed, "forced": executed, "passed": executed,
 	"replayed": absorbed, "waited": absorbed, "acknowledged": absorbed, "conflict": absorbed, "see_other": absorbed, "not_kept": absorbed,
-	"missing": unprotected, "unprotected": unprotected,
+	"missing": unprotected, "unusable": unprotected, "unprotected": unprotected,
 }
 
 const (

@@ -1,6 +1,11 @@
 package delivery
 
-import "github.com/caddy-dedup/caddy-dedup/internal/canonicaljson"
+import (
+	"errors"
+	"fmt"
+
+	"github.com/caddy-dedup/caddy-dedup/internal/canonicaljson"
+)
 
 // batchVersion labels the hash of a batch.
 const batchVersion = "caddy-dedup batch v1"
@@ -59,8 +64,9 @@ func (b *batch) list(from canonicaljson.Value, list List) (n int, err error) {
 func (b *batch) members(i int, element canonicaljson.Value, list List) error {
 	for m, pointer := range list.Members {
 		found, err := member(element, pointer)
-		if err != nil {
-			return absent("element %d of %q: %v", i, list.Array, err)
+		if missing, is := errors.AsType[missingError](err); is {
+			missing.reason = fmt.Sprintf("element %d of %q: %v", i, list.Array, err)
+			return missing
 		}
 		if b.count == 0 && m == 0 {
 			b.first = found.id

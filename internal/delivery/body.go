@@ -2,6 +2,7 @@ package delivery
 
 import (
 	"errors"
+	"fmt"
 
 	"github.com/go-json-experiment/json/jsontext"
 
@@ -29,7 +30,7 @@ func (r Request) Remember() Request {
 	return r
 }
 
-// bytes returns the body. If the body is empty, the error is an absentError.
+// bytes returns the body. If the body is empty, the source is absent.
 func (p *parsedBody) bytes(read func() ([]byte, error)) ([]byte, error) {
 	if !p.read {
 		p.read = true
@@ -37,14 +38,14 @@ func (p *parsedBody) bytes(read func() ([]byte, error)) ([]byte, error) {
 			p.body, p.bodyErr = read()
 		}
 		if p.bodyErr == nil && len(p.body) == 0 {
-			p.bodyErr = absentError("the body is empty")
+			p.bodyErr = absent("the body is empty")
 		}
 	}
 	return p.body, p.bodyErr
 }
 
-// document returns the body as JSON. The error is an absentError if the body is empty, an
-// unusableError if it is not JSON (it may contain any member), or that of [Request.Reserve].
+// document returns the body as JSON. The error is a missingError if the body is empty or not JSON,
+// or that of [Request.Reserve].
 func (r Request) document() (*canonicaljson.Document, error) {
 	p := r.parsed
 	body, err := p.bytes(r.Body)
@@ -55,7 +56,7 @@ func (r Request) document() (*canonicaljson.Document, error) {
 		p.parsed = true
 		p.doc, p.docErr = canonicaljson.Parse(body, r.room)
 		if p.docErr != nil && p.noRoom == nil {
-			p.docErr = unusable("the body is %v", p.docErr)
+			p.docErr = missingError{isUnknown, fmt.Sprintf("the body is %v", p.docErr)}
 		}
 	}
 	return p.doc, p.docErr
@@ -113,11 +114,11 @@ func member(from canonicaljson.Value, pointer string) (item, error) {
 // for null and where there is no such member.
 //
 // An error is [ErrBodyTooLarge], that of [Request.Body], or says why the member cannot be part of
-// a key or a scope: the body is not JSON, or the member is not a text. The text of an object or an
-// array is returned along with the error.
+// a key or a scope: the body is not JSON, or, with [ErrUnusable], the member is not a text. The text
+// of an object or an array is returned along with the error.
 func (r Request) Member(pointer string) (string, error) {
 	doc, err := r.document()
-	if _, empty := errors.AsType[absentError](err); empty {
+	if missing, is := errors.AsType[missingError](err); is && missing.kind == isAbsent {
 		return "", nil
 	}
 	if err != nil {

@@ -63,38 +63,51 @@ type Found struct {
 var (
 	// ErrMissing says that none of the sources is present in the request.
 	ErrMissing = errors.New("the request has no idempotency key or delivery ID")
+	// ErrUnusable says that a member of the body or a text is present in the request and cannot be
+	// its ID, and no other source is present.
+	ErrUnusable = errors.New("the request has no usable idempotency key or delivery ID")
 	// ErrBodyTooLarge is the error of [Request.Body] for a body that is too large to be held in
 	// memory.
 	ErrBodyTooLarge = errors.New("the body is larger than max_request_body")
 )
 
-// absentError is the reason why a source is absent from a request. It is empty for a header field.
-type absentError string
+// missingError is why a source has no ID in a request. An optional part is then absent only if
+// the source is: otherwise requests with other values would have the same key.
+type missingError struct {
+	kind   missingKind
+	reason string // empty for a header field that is absent
+}
 
-func (e absentError) Error() string { return string(e) }
+type missingKind int
+
+const (
+	isAbsent missingKind = iota
+	// isUnknown is a source in a body that is not JSON, which may contain any member.
+	isUnknown
+	// isUnusable is a source whose value cannot be an ID.
+	isUnusable
+)
+
+func (e missingError) Error() string { return e.reason }
+
+// Is reports whether the error is ErrUnusable.
+func (e missingError) Is(target error) bool { return target == ErrUnusable && e.kind == isUnusable }
 
 func absent(format string, arguments ...any) error {
-	return absentError(fmt.Sprintf(format, arguments...))
+	return missingError{isAbsent, fmt.Sprintf(format, arguments...)}
 }
-
-// unusableError is the reason why the value of a source cannot be an ID. A source is then treated as
-// absent, but an optional part is not: requests with other values would have the same key.
-type unusableError string
-
-func (e unusableError) Error() string { return string(e) }
 
 func unusable(format string, arguments ...any) error {
-	return unusableError(fmt.Sprintf(format, arguments...))
+	return missingError{isUnusable, fmt.Sprintf(format, arguments...)}
 }
 
-// isMissing reports whether an error is an absentError or unusableError.
+// errNoField says that a header field is absent. It is allocated once, and not for every request.
+var errNoField error = missingError{}
+
+// isMissing reports whether an error is a missingError.
 func isMissing(err error) bool {
-	if err == nil {
-		return false
-	}
-	_, absent := errors.AsType[absentError](err)
-	_, unusable := errors.AsType[unusableError](err)
-	return absent || unusable
+	_, is := errors.AsType[missingError](err)
+	return is
 }
 
 // item is an ID that a source has found, with its kind.
@@ -108,8 +121,9 @@ type item struct {
 // one that is present in the request. An ID has no more than maxLength bytes.
 //
 // Errors:
-//   - [ErrMissing] if no source is present. Its text says why a source in the body is not
-//     present, and why the request is not from the provider of a source.
+//   - [ErrMissing] if no source is present, [ErrUnusable] if none is but for values that cannot be
+//     IDs. The text says why a source in the body has no ID, and why the request is not from
+//     the provider of a source.
 //   - An [*InvalidError] if the first source that is present is a header field
 //     without a valid ID. Later sources are not tried, because the client meant this field.
 //   - [ErrBodyTooLarge] if a source needs the body, the body is too large, and no
@@ -118,7 +132,7 @@ type item struct {
 func Find(sources []Source, request Request, maxLength int) (Found, error) {
 	f := finder{request: request.Remember(), maxLength: maxLength}
 	var reasons []string
-	tooLarge := false
+	tooLarge, missing := false, ErrMissing
 	for _, source := range sources {
 		if reason := source.Signs.mismatch(request.Header); reason != "" {
 			reason = "not from " + source.Provider + ": " + reason
@@ -130,6 +144,9 @@ func Find(sources []Source, request Request, maxLength int) (Found, error) {
 		found, err := f.find(source)
 		switch {
 		case isMissing(err):
+			if errors.Is(err, ErrUnusable) {
+				missing = ErrUnusable
+			}
 			reason := err.Error()
 			if reason == "" && source.Provider != "" {
 				reason = "it is not there" // API requests without a key need no explanation
@@ -159,9 +176,9 @@ func Find(sources []Source, request Request, maxLength int) (Found, error) {
 		return Found{}, ErrBodyTooLarge
 	}
 	if len(reasons) > 0 {
-		return Found{}, fmt.Errorf("%w: %s", ErrMissing, strings.Join(reasons, "; "))
+		return Found{}, fmt.Errorf("%w: %s", missing, strings.Join(reasons, "; "))
 	}
-	return Found{}, ErrMissing
+	return Found{}, missing
 }
 
 // finder looks for the ID of one request.
@@ -192,7 +209,7 @@ func (f finder) find(source Source) (item, error) {
 func (f finder) header(name string) (item, error) {
 	lines := headerLines(f.request.Header, name)
 	if len(lines) == 0 {
-		return item{}, absentError("")
+		return item{}, errNoField
 	}
 	id, err := headerID(name, lines, f.maxLength)
 	return item{kind: KindHeader, id: id}, err

@@ -55,35 +55,39 @@ func TestJSONKeys(t *testing.T) {
 }
 
 func TestNoJSONKey(t *testing.T) {
-	for name, c := range map[string]struct{ body, reason string }{
-		"empty body":          {``, "the body is empty"},
-		"not JSON":            {`id=7`, "not JSON at byte 0"},
-		"cut off":             {`{"id":"a"`, "not JSON at byte 9"},
-		"more behind it":      {`{"id":"a"}{}`, "more than one JSON value"},
-		"doubled name":        {`{"id":"a","id":"a"}`, "not JSON at byte"},
-		"doubled, escaped":    {`{"id":"a","\u0069d":"b"}`, "not JSON at byte"},
-		"doubled elsewhere":   {`{"id":"a","x":{"y":1,"y":1}}`, "not JSON at byte"},
-		"bad UTF-8":           {"{\"id\":\"a\xff\"}", "not JSON at byte"},
-		"bad UTF-8 elsewhere": {"{\"id\":\"a\",\"x\":\"\xff\"}", "not JSON at byte"},
-		"half a surrogate":    {`{"id":"\ud800"}`, "/id: a string has an escape that is half of a surrogate pair"},
-		"too deep":            {`{"id":"a","x":` + strings.Repeat("[", 10_000) + strings.Repeat("]", 10_000) + `}`, "not JSON with at most 10000 levels"},
-		"a long number":       {`{"id":` + strings.Repeat("1", 5_000) + `}`, "a number that is too long"},
-		"absent":              {`{"ID":"a"}`, "/id is not in the body"},
-		"not an object":       {`["id"]`, "/id is not in the body"},
-		"null":                {`{"id":null}`, "neither a string nor a number"},
-		"true":                {`{"id":true}`, "neither a string nor a number"},
-		"false":               {`{"id":false}`, "neither a string nor a number"},
-		"object":              {`{"id":{}}`, "neither a string nor a number"},
-		"array":               {`{"id":["a"]}`, "neither a string nor a number"},
-		"empty string":        {`{"id":""}`, "an empty string"},
-		"too long":            {`{"id":"` + strings.Repeat("k", maxLength+1) + `"}`, "has 256 bytes"},
-		"too long a number":   {`{"id":` + strings.Repeat("7", maxLength+1) + `}`, "has 256 bytes"},
-		"endless exponent":    {`{"id":1e99999999999}`, "exponent"},
+	missing, unusable := delivery.ErrMissing, delivery.ErrUnusable
+	for name, c := range map[string]struct {
+		body, reason string
+		err          error
+	}{
+		"empty body":          {``, "the body is empty", missing},
+		"not JSON":            {`id=7`, "not JSON at byte 0", missing},
+		"cut off":             {`{"id":"a"`, "not JSON at byte 9", missing},
+		"more behind it":      {`{"id":"a"}{}`, "more than one JSON value", missing},
+		"doubled name":        {`{"id":"a","id":"a"}`, "not JSON at byte", missing},
+		"doubled, escaped":    {`{"id":"a","\u0069d":"b"}`, "not JSON at byte", missing},
+		"doubled elsewhere":   {`{"id":"a","x":{"y":1,"y":1}}`, "not JSON at byte", missing},
+		"bad UTF-8":           {"{\"id\":\"a\xff\"}", "not JSON at byte", missing},
+		"bad UTF-8 elsewhere": {"{\"id\":\"a\",\"x\":\"\xff\"}", "not JSON at byte", missing},
+		"half a surrogate":    {`{"id":"\ud800"}`, "/id: a string has an escape that is half of a surrogate pair", unusable},
+		"too deep":            {`{"id":"a","x":` + strings.Repeat("[", 10_000) + strings.Repeat("]", 10_000) + `}`, "not JSON with at most 10000 levels", missing},
+		"a long number":       {`{"id":` + strings.Repeat("1", 5_000) + `}`, "a number that is too long", unusable},
+		"absent":              {`{"ID":"a"}`, "/id is not in the body", missing},
+		"not an object":       {`["id"]`, "/id is not in the body", missing},
+		"null":                {`{"id":null}`, "neither a string nor a number", missing},
+		"true":                {`{"id":true}`, "neither a string nor a number", unusable},
+		"false":               {`{"id":false}`, "neither a string nor a number", unusable},
+		"object":              {`{"id":{}}`, "neither a string nor a number", unusable},
+		"array":               {`{"id":["a"]}`, "neither a string nor a number", unusable},
+		"empty string":        {`{"id":""}`, "an empty string", missing},
+		"too long":            {`{"id":"` + strings.Repeat("k", maxLength+1) + `"}`, "has 256 bytes", unusable},
+		"too long a number":   {`{"id":` + strings.Repeat("7", maxLength+1) + `}`, "has 256 bytes", unusable},
+		"endless exponent":    {`{"id":1e99999999999}`, "exponent", unusable},
 	} {
 		t.Run(name, func(t *testing.T) {
 			found, err := delivery.Find([]delivery.Source{inBody("/id")}, withBody(c.body), maxLength)
-			if !errors.Is(err, delivery.ErrMissing) || !strings.Contains(err.Error(), c.reason) || !strings.Contains(err.Error(), "json /id") {
-				t.Fatalf("got %+v, %v; want ErrMissing with %q", found, err, c.reason)
+			if !errors.Is(err, c.err) || !strings.Contains(err.Error(), c.reason) || !strings.Contains(err.Error(), "json /id") {
+				t.Fatalf("got %+v, %v; want %v with %q", found, err, c.err, c.reason)
 			}
 			request := withBody(c.body)
 			request.Header = http.Header{"X-Id": {"h"}}
@@ -218,8 +222,9 @@ func TestValueKeys(t *testing.T) {
 				t.Errorf("asked to replace %q", asked)
 			}
 			if c.reason != "" {
-				if !errors.Is(err, delivery.ErrMissing) || !strings.Contains(err.Error(), c.reason) {
-					t.Fatalf("got %+v, %v; want ErrMissing with %q", found, err, c.reason)
+				if errors.Is(err, delivery.ErrMissing) != (c.replaced == "") || errors.Is(err, delivery.ErrUnusable) != (c.replaced != "") ||
+					!strings.Contains(err.Error(), c.reason) {
+					t.Fatalf("got %+v, %v; want %q", found, err, c.reason)
 				}
 			} else if err != nil || found.ID != c.id || found.Kind != "value" || found.Prefix != "value" {
 				t.Fatalf("got %+v, %v; want the ID %q", found, err, c.id)
@@ -289,7 +294,7 @@ func FuzzJSONKey(f *testing.F) {
 			t.Fatalf("%q at %q: the key is %+v, and the member %q, %v", body, pointer, found, text, noMember)
 		}
 		if err != nil {
-			if !errors.Is(err, delivery.ErrMissing) {
+			if !errors.Is(err, delivery.ErrMissing) && !errors.Is(err, delivery.ErrUnusable) {
 				t.Fatalf("%q at %q: %v", body, pointer, err)
 			}
 			return

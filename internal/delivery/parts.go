@@ -3,6 +3,7 @@ package delivery
 import (
 	"cmp"
 	"errors"
+	"fmt"
 )
 
 // partsVersion labels the hash of parts.
@@ -25,9 +26,11 @@ func (f finder) parts(parts []Source) (item, error) {
 	var failed error
 	for i, part := range parts {
 		found, err := f.part(part)
+		missing, isMissing := errors.AsType[missingError](err)
 		switch {
-		case isMissing(err):
-			return item{}, unusable("part %d, %s: %s", i+1, part, cmp.Or(err.Error(), "it is not there"))
+		case isMissing:
+			missing.reason = fmt.Sprintf("part %d, %s: %s", i+1, part, cmp.Or(missing.reason, "it is not there"))
+			return item{}, missing
 		case err != nil:
 			failed = cmp.Or(failed, err)
 			continue
@@ -50,7 +53,7 @@ func (f finder) parts(parts []Source) (item, error) {
 // events must not share a key because neither could be read.
 func (f finder) part(part Source) (item, error) {
 	found, err := f.find(part)
-	if _, gone := errors.AsType[absentError](err); gone && part.Optional {
+	if missing, is := errors.AsType[missingError](err); is && missing.kind == isAbsent && part.Optional {
 		return item{kind: kindAbsent}, nil
 	}
 	return found, err

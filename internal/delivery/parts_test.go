@@ -60,8 +60,8 @@ func TestParts(t *testing.T) {
 		"long member": {"s1", "x", `{"id":"` + strings.Repeat("k", 256) + `"}`, "has 256 bytes"},
 		"no body":     {"s1", "x", ``, "the body is empty"},
 	} {
-		if found, err := ask(c.shop, c.q, c.body); !errors.Is(err, delivery.ErrMissing) || !strings.Contains(err.Error(), c.reason) {
-			t.Errorf("%s: got %+v, %v; want ErrMissing with %q", name, found, err, c.reason)
+		if found, err := ask(c.shop, c.q, c.body); errors.Is(err, delivery.ErrUnusable) != (name == "long member") || !strings.Contains(err.Error(), c.reason) {
+			t.Errorf("%s: got %+v, %v; want %q", name, found, err, c.reason)
 		}
 	}
 	var invalid *delivery.InvalidError
@@ -156,7 +156,7 @@ func TestOptionalParts(t *testing.T) {
 	must := delivery.Source{Kind: delivery.KindHeader, Header: "X-Must"}
 	header := delivery.Source{Kind: delivery.KindHeader, Header: "X-May"}
 	value := delivery.Source{Kind: delivery.KindValue, Text: "{a}"}
-	const there, gone, missing, invalid, large = "there", "gone", "missing", "invalid", "large"
+	const there, gone, missing, unusable, invalid, large = "there", "gone", "missing", "unusable", "invalid", "large"
 	tooLarge := delivery.Request{Body: func() ([]byte, error) { return nil, delivery.ErrBodyTooLarge }}
 	headerSource := func(lines ...string) delivery.Request { return delivery.Request{Header: http.Header{"X-May": lines}} }
 	replaced := func(text string) delivery.Request {
@@ -184,15 +184,15 @@ func TestOptionalParts(t *testing.T) {
 		{"no JSON", inBody("/a"), withBody(`a=v`), missing},
 		{"a name that stands twice", inBody("/a"), withBody(`{"a":"v","a":"w"}`), missing},
 		{"a body too large", inBody("/a"), tooLarge, large},
-		{"an object", inBody("/a"), withBody(`{"a":{}}`), missing},
-		{"an array", inBody("/a"), withBody(`{"a":[]}`), missing},
-		{"true", inBody("/a"), withBody(`{"a":true}`), missing},
-		{"a long string", inBody("/a"), withBody(`{"a":"` + long + `"}`), missing},
-		{"a number without end", inBody("/a"), withBody(`{"a":1e9999999999}`), missing},
+		{"an object", inBody("/a"), withBody(`{"a":{}}`), unusable},
+		{"an array", inBody("/a"), withBody(`{"a":[]}`), unusable},
+		{"true", inBody("/a"), withBody(`{"a":true}`), unusable},
+		{"a long string", inBody("/a"), withBody(`{"a":"` + long + `"}`), unusable},
+		{"a number without end", inBody("/a"), withBody(`{"a":1e9999999999}`), unusable},
 		{"value", value, replaced("v"), there},
 		{"an empty value", value, replaced(""), gone},
-		{"a long value", value, replaced(long), missing},
-		{"a value not UTF-8", value, replaced("\xff"), missing},
+		{"a long value", value, replaced(long), unusable},
+		{"a value not UTF-8", value, replaced("\xff"), unusable},
 		{"content", contentSource, withBody(`x`), there},
 		{"no content", contentSource, withBody(``), gone},
 		{"content too large", contentSource, tooLarge, large},
@@ -222,9 +222,13 @@ func TestOptionalParts(t *testing.T) {
 			if err != nil || found.ID != "m" || len(found.Parts) > 0 || keyOf(found) == keyOf(alone) {
 				t.Errorf("%s: got %+v, %v; want the ID m, and another key than without such a part", c.name, found, err)
 			}
-		case missing:
-			if !errors.Is(err, delivery.ErrMissing) || !strings.Contains(err.Error(), "part 2, "+c.part.String()+" optional: ") {
-				t.Errorf("%s: got %+v, %v; want ErrMissing that names the part", c.name, found, err)
+		case missing, unusable:
+			want := delivery.ErrMissing
+			if c.want == unusable {
+				want = delivery.ErrUnusable
+			}
+			if !errors.Is(err, want) || !strings.Contains(err.Error(), "part 2, "+c.part.String()+" optional: ") {
+				t.Errorf("%s: got %+v, %v; want %v that names the part", c.name, found, err, want)
 			}
 		case invalid:
 			if !errors.As(err, &wrong) {

@@ -50,7 +50,7 @@ func asked(source Source, request Request) (text string, err error) {
 		lines := headerLines(request.Header, source.Header)
 		switch {
 		case len(lines) == 0 || lines[0] == "" && len(lines) == 1:
-			return "", absentError("")
+			return "", errNoField
 		case slices.ContainsFunc(lines, func(line string) bool { return line != lines[0] }):
 			return "", notSeconds(lines[0], "stands on one of several lines that differ")
 		}

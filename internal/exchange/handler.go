@@ -100,6 +100,7 @@ type Handler struct {
 	headers             headerRules
 	unknownPlaceholders unknownPlaceholders
 	missingLog          logSampler // about requests without a key
+	unusableLog         logSampler // about requests with a value that cannot be their key
 	signatureLog        logSampler // about requests that no sender has signed
 	retentionLog        logSampler // about requests that do not get the retention that they ask for
 	unobservedLog       logSampler // about requests that could not be observed
@@ -182,8 +183,9 @@ type pass struct{ outcome Outcome }
 
 // refusal refuses a request before the engine is asked.
 type refusal struct {
-	reason engine.Reason
-	detail string
+	reason  engine.Reason
+	detail  string
+	outcome Outcome // "" for that of the reason
 }
 
 // unreadBody ends a request whose body could not be read.

@@ -55,7 +55,7 @@ func (x *exchange) identify() keyDecision {
 	case body.failed() != nil:
 		return x.bodyFailure(body.failed())
 	case isInvalid && x.Mode == delivery.ModeAPI:
-		return refusal{reasonInvalid, invalid.Error()}
+		return refusal{reason: reasonInvalid, detail: invalid.Error()}
 	case isInvalid:
 		return x.withoutKey(fmt.Errorf("the delivery ID is invalid: %w", invalid))
 	case errors.Is(err, delivery.ErrBodyTooLarge):
@@ -161,7 +161,7 @@ func (x *exchange) releaseParseSlot() {
 func (x *exchange) bodyFailure(err error) keyDecision {
 	if full, ok := errors.AsType[spentError](err); ok {
 		x.Observer.Overloaded(engine.LimitBuffered)
-		return refusal{engine.ReasonOverloaded, full.Error() + "; repeat the request later"}
+		return refusal{reason: engine.ReasonOverloaded, detail: full.Error() + "; repeat the request later"}
 	}
 	return unreadBody{err}
 }
@@ -178,12 +178,19 @@ func (x *exchange) keyValue(text string) (string, error) {
 
 // withoutKey passes a request that has no key, or refuses it under `on_missing reject`.
 func (x *exchange) withoutKey(reason error) keyDecision {
-	if x.RejectMissing {
-		return refusal{reasonMissing, fmt.Sprintf("%v; looked for %v", reason, x.sender.Sources)}
+	outcome := OutcomeMissing
+	if errors.Is(reason, delivery.ErrUnusable) {
+		outcome = OutcomeUnusable
 	}
-	x.logMissing(reason)
+	if x.RejectMissing {
+		return refusal{reasonMissing, fmt.Sprintf("%v; looked for %v", reason, x.sender.Sources), outcome}
+	}
+	x.logWithoutKey(outcome, reason)
 	x.found, x.key = delivery.Found{}, idempotency.Key{} // where the body is too large, they may be set
-	return pass{OutcomeMissing}
+	if outcome == OutcomeUnusable {
+		return pass{OutcomeUnusable}
+	}
+	return pass{OutcomeMissing} // a constant needs no allocation
 }
 
 // withLargeBody refuses a request whose body is needed whole and is too large to be held or parsed, or
@@ -195,7 +202,7 @@ func (x *exchange) withLargeBody(needs string) keyDecision {
 	}
 	detail += ", and " + needs + " needs all of it"
 	if x.Mode == delivery.ModeAPI || x.Verify != nil {
-		return refusal{reasonTooLarge, detail}
+		return refusal{reason: reasonTooLarge, detail: detail}
 	}
 	return x.withoutKey(errors.New(detail))
 }

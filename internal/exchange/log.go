@@ -80,11 +80,24 @@ func causeOf(err error, end idempotency.End) error {
 	}
 }
 
-// logMissing logs, at most once a second, that a request has no key, and where dedup looked for one: a
-// provider's name or a `key` line may be wrong.
-func (x *exchange) logMissing(reason error) {
-	if leftOut, ok := x.missingLog.allow(time.Since(start)); ok {
-		x.Logger.Info("missing: a request has no key and passes unprotected",
+// withoutKeyLog returns the sampler of the lines about requests that have no key, or none that can
+// be used.
+func (h *Handler) withoutKeyLog(o Outcome) *logSampler {
+	if o == OutcomeUnusable {
+		return &h.unusableLog
+	}
+	return &h.missingLog
+}
+
+// logWithoutKey logs, at most once a second, that a request has no key, or none that can be used, and
+// where dedup looked for one: a provider's name or a `key` line may be wrong.
+func (x *exchange) logWithoutKey(o Outcome, reason error) {
+	message := "missing: a request has no key and passes unprotected"
+	if o == OutcomeUnusable {
+		message = "unusable: a request has a value that cannot be its key, and passes unprotected"
+	}
+	if leftOut, ok := x.withoutKeyLog(o).allow(time.Since(start)); ok {
+		x.Logger.Info(message,
 			zap.Inline(x), zap.Stringers("looked_for", x.sender.Sources), zap.NamedError("reason", reason), zap.Int64("left_out", leftOut))
 	}
 }

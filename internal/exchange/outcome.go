@@ -18,7 +18,7 @@ import (
 // Outcomes are all outcomes.
 var Outcomes = []Outcome{
 	OutcomeExecuted, OutcomeReplayed, OutcomeWaited, OutcomeInFlight, OutcomeReused, OutcomeHeld, OutcomeExhausted, OutcomeForced,
-	OutcomeConflict, OutcomeAcknowledged, OutcomeSeeOther, OutcomeMissing, OutcomePassed, OutcomeInvalid, OutcomeSignatureInvalid, OutcomeTooLarge,
+	OutcomeConflict, OutcomeAcknowledged, OutcomeSeeOther, OutcomeMissing, OutcomeUnusable, OutcomePassed, OutcomeInvalid, OutcomeSignatureInvalid, OutcomeTooLarge,
 	OutcomeNotKept, OutcomeUnprotected, OutcomeOverloaded, OutcomeUnavailable, OutcomeUnreadable, OutcomeNoHandler, OutcomeLoop,
 }
 
@@ -39,7 +39,8 @@ const (
 	OutcomeAcknowledged     Outcome = "acknowledged"
 	OutcomeSeeOther         Outcome = "see_other"
 	OutcomeMissing          Outcome = "missing"
-	OutcomePassed           Outcome = "passed" // a handshake of a provider
+	OutcomeUnusable         Outcome = "unusable" // a member of the body or a text is there and cannot be a key
+	OutcomePassed           Outcome = "passed"   // a handshake of a provider
 	OutcomeInvalid          Outcome = "invalid"
 	OutcomeSignatureInvalid Outcome = "signature_invalid"
 	OutcomeTooLarge         Outcome = "too_large"
@@ -57,12 +58,12 @@ const (
 func (x *exchange) report(o Outcome, executionID string, attempt int) {
 	x.outcome = o
 	switch o {
-	case OutcomeExecuted, OutcomeForced, OutcomeMissing, OutcomePassed, OutcomeUnprotected: // it may become no_handler
+	case OutcomeExecuted, OutcomeForced, OutcomeMissing, OutcomeUnusable, OutcomePassed, OutcomeUnprotected: // it may become no_handler
 	default:
 		x.count()
 	}
 	s := x.info
-	if o != OutcomeMissing && o != OutcomePassed || s.key == (idempotency.Key{}) {
+	if o != OutcomeMissing && o != OutcomeUnusable && o != OutcomePassed || s.key == (idempotency.Key{}) {
 		s.outcome = o // else a handler in front has found a key, and its outcome stays
 	}
 	if x.key != (idempotency.Key{}) {

@@ -2,6 +2,7 @@ package exchange
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -21,7 +22,9 @@ import (
 
 // refuse answers with a refusal of the handler's own.
 func (x *exchange) refuse(r refusal) error {
-	return x.answerProblem(newProblem(r.reason, x.Mode, r.detail, "", x.Docs), nil)
+	p := newProblem(r.reason, x.Mode, r.detail, "", x.Docs)
+	p.outcome = cmp.Or(r.outcome, p.outcome)
+	return x.answerProblem(p, nil)
 }
 
 // refuseOrPass answers with a refusal of the engine, or passes the request unprotected if the store
@@ -87,14 +90,13 @@ func (x *exchange) refuseNoHandler(executionID string, attempt int) error {
 func (x *exchange) answerProblem(p problem, cause error) error {
 	x.leaveStore() // it isn't needed while error routes run and the client reads
 	p.Key = x.keyText()
-	rule := refusalRules[p.Code]
-	x.report(rule.outcome, p.ExecutionID, p.attempt)
+	x.report(p.outcome, p.ExecutionID, p.attempt)
 	leftOut, logged := int64(0), p.Code != reasonSignature // which verify logs
 	if p.Code == reasonMissing {
-		leftOut, logged = x.missingLog.allow(time.Since(start))
+		leftOut, logged = x.withoutKeyLog(p.outcome).allow(time.Since(start))
 	}
 	if logged {
-		x.Logger.Log(rule.level, "refused a request", zap.Inline(x),
+		x.Logger.Log(refusalRules[p.Code].level, "refused a request", zap.Inline(x),
 			zap.String("code", string(p.Code)),
 			zap.Int("status", p.Status),
 			zap.String("execution_id", p.ExecutionID),
@@ -171,6 +173,7 @@ type problem struct {
 	OriginalLocation string          `json:"original_location,omitempty"`
 	OriginalResponse json.RawMessage `json:"original_response,omitempty"`
 
+	outcome    Outcome
 	attempt    int // number of the run that is the reason; 0 for none
 	retryAfter int
 	docs       string
@@ -186,6 +189,7 @@ func newProblem(reason engine.Reason, mode delivery.Mode, detail, executionID, d
 		Detail:      detail,
 		Code:        reason,
 		ExecutionID: executionID,
+		outcome:     rule.outcome,
 		docs:        docs,
 	}
 	if mode == delivery.ModeWebhook {

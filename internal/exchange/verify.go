@@ -120,7 +120,7 @@ func (x *exchange) unverifiable(err error) keyDecision {
 	if x.body.large != nil {
 		detail = x.body.large.Error()
 	}
-	return refusal{reasonTooLarge, detail + ", and its signature is over all of it"}
+	return refusal{reason: reasonTooLarge, detail: detail + ", and its signature is over all of it"}
 }
 
 // refuseUnsigned refuses a request that no sender has signed, and logs that, at most once a second.
@@ -134,7 +134,7 @@ func (x *exchange) refuseUnsigned(reason error, bodyBytes int64, secrets int) ke
 		x.Logger.Log(refusalRules[reasonSignature].level, message, zap.Inline(x), zap.String("code", string(reasonSignature)),
 			zap.NamedError("reason", reason), zap.Int64("body_bytes", bodyBytes), zap.Int("secrets_tried", secrets), leftOutField(leftOut))
 	}
-	return refusal{reasonSignature, "the request has no valid signature of a sender that is accepted here"}
+	return refusal{reason: reasonSignature, detail: "the request has no valid signature of a sender that is accepted here"}
 }
 
 // signedSources returns the sources of which a signed ID can be the key: a forger could add any other
