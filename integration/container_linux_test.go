@@ -243,7 +243,7 @@ func TestContainerIsAProxy(t *testing.T) {
 	first := p.post(t, "/", "", "{}", options...)
 	wantFresh(t, first, 201, "run 1 of 1")
 	wantReplay(t, p.post(t, "/", "", "{}", options...), first)
-	if output, code := c.run(t, append(c.image.entry, "keys", "list")...); code != 0 || !strings.Contains(output, "github") {
+	if output, code := c.run(t, append(c.image.entry, "keys", "list", "--wide")...); code != 0 || !strings.Contains(output, "github") {
 		t.Errorf("keys list ended with %d:\n%s", code, output)
 	}
 }

@@ -17,7 +17,7 @@ type Page struct {
 	Keys []Record `json:"keys"`
 	Next string   `json:"next,omitempty"`
 	// Incomplete reports whether not all records were seen, of which these are the newest.
-	// Seen is how many were.
+	// Seen is how many were; of a page in the order of the stores, on this page.
 	Incomplete bool `json:"incomplete,omitempty"`
 	Seen       int  `json:"seen,omitempty"`
 	// Unasked are the stores that could not be asked, where others could, or where no
@@ -173,6 +173,7 @@ type listing struct {
 	limit int
 
 	found   []*Found
+	seen    int // records that were read
 	unasked []Readiness
 	away    bool // one of them is in use
 }
@@ -228,7 +229,7 @@ func (a *API) inOrderOfStores(ctx context.Context, l *listing, from listCursor) 
 
 // upTo is the page of what was found, with where the next page begins, nil for nowhere.
 func (l *listing) upTo(next *listCursor) Page {
-	p := Page{Keys: showAll(l.found), Unasked: l.unasked}
+	p := Page{Keys: showAll(l.found), Seen: l.seen, Unasked: l.unasked}
 	if next != nil {
 		p.Next = next.String()
 	}
@@ -261,6 +262,7 @@ func (l *listing) step(ctx context.Context, store Store, at listCursor) (*listCu
 			batch = room
 		default:
 			l.found = append(l.found, wanted...)
+			l.seen += len(page)
 			if next == "" {
 				return nil, nil
 			}

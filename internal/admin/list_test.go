@@ -129,6 +129,9 @@ func TestListPagesOverAllStores(t *testing.T) {
 	if page := wantAsked(t, "GET", "/dedup/keys", "", 200); len(page.Keys) != 100 || page.Next == "" {
 		t.Errorf("without a limit a page has %d keys, and %q is next; want 100, and a next one", len(page.Keys), page.Next)
 	}
+	if page := wantAsked(t, "GET", "/dedup/keys?order=store&state=held&limit=1000", "", 200); page.Seen != 120 {
+		t.Errorf("in the order of the stores a page says that %d records were read, want 120", page.Seen)
+	}
 	for _, limit := range []int{1, 7, 40, 120, 1000} {
 		for query, half := range map[string]bool{
 			"": false, "&delivery_id=same": false, "&state=held": true, "&order=store": false, "&order=store&state=held": true,

@@ -203,11 +203,11 @@ func inSeveralStores(records []admin.Record) bool {
 // tell lists records on standard error.
 func tell(cmd *cobra.Command, records []admin.Record) {
 	table := newTable(cmd.ErrOrStderr())
-	table.stores = inSeveralStores(records)
-	for _, record := range records {
-		table.row(record)
+	table.columns, table.width = changeColumns, 0
+	if inSeveralStores(records) {
+		table.columns = append(slices.Clone(changeColumns), storeColumn)
 	}
-	table.done()
+	table.rows(records, false)
 }
 
 // confirm asks whether all these keys are meant.

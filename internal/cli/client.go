@@ -10,9 +10,7 @@ import (
 	"net"
 	"net/http"
 	"net/url"
-	"slices"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/caddy-dedup/caddy-dedup/internal/admin"
@@ -170,40 +168,36 @@ func exitOf(status int) int {
 	}
 }
 
-// list gives the records of a list to see, up to limit of them, and returns where the
-// list goes on, "" for its end.
-func (c *adminClient) list(ctx context.Context, query url.Values, limit int, see func(admin.Record)) (next string, err error) {
-	unasked := make(map[string]error)
-	if limit > admin.MostKeys { // else each page would be a walk of its own
-		query.Set(admin.ParamOrder, admin.OrderStore)
-	}
-	for limit > 0 {
-		query.Set(admin.ParamLimit, strconv.Itoa(min(limit, admin.MostKeys)))
+// walk reads the list that a query asks for, in the order of the stores, and gives each page to see.
+// If a store could not be read to its end, the error says so, and see has the other records.
+func (c *adminClient) walk(ctx context.Context, query url.Values, see func(admin.Page)) error {
+	query.Set(admin.ParamOrder, admin.OrderStore)
+	query.Set(admin.ParamLimit, strconv.Itoa(admin.MostKeys))
+	var failed error
+	unasked := make(map[string]bool)
+	for first := true; ; first = false {
 		var page admin.Page
 		if err := c.do(ctx, http.MethodGet, admin.ListPath+"?"+query.Encode(), nil, &page); err != nil {
-			return query.Get(admin.ParamCursor), err
+			if !first { // not a mistake of the caller, even if a store has closed and its cursor is wrong
+				err = exitError{exitNoAnswer, err}
+			}
+			return errors.Join(failed, err)
 		}
-		for _, record := range page.Keys {
-			see(record)
-		}
+		see(page)
 		for _, store := range page.Unasked {
-			unasked[store.Store] = notAsked(store)
+			if !unasked[store.Store] {
+				unasked[store.Store] = true
+				failed = errors.Join(failed, notAsked(store))
+			}
 		}
-		limit -= len(page.Keys)
-		if next = page.Next; next == "" {
-			break
+		if page.Incomplete && len(unasked) == 0 {
+			failed = exitError{exitNoAnswer, fmt.Errorf("the stores have more records than the %d that could be read in time", page.Seen)}
 		}
-		query.Set(admin.ParamCursor, next)
+		if page.Next == "" {
+			return failed
+		}
+		query.Set(admin.ParamCursor, page.Next)
 	}
-	if len(unasked) > 0 {
-		var all []error
-		for _, err := range unasked {
-			all = append(all, err)
-		}
-		slices.SortFunc(all, func(a, b error) int { return strings.Compare(a.Error(), b.Error()) })
-		return next, exitError{exitNoAnswer, errors.Join(all...)}
-	}
-	return next, nil
 }
 
 // notAsked says that a store could not be asked.

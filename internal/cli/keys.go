@@ -1,16 +1,11 @@
 package cli
 
 import (
-	"fmt"
 	"net/http"
-	"net/url"
-	"slices"
-	"strings"
 
 	"github.com/caddyserver/caddy/v2"
 	caddycmd "github.com/caddyserver/caddy/v2/cmd"
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 
 	"github.com/caddy-dedup/caddy-dedup/internal/admin"
 	"github.com/caddy-dedup/caddy-dedup/internal/delivery"
@@ -74,66 +69,3 @@ func providerFlag(cmd *cobra.Command, usage string) {
 // takesIDs is the usage of a command that takes keys or delivery IDs. Some start with a dash,
 // as flags do.
 const takesIDs = " <key or delivery ID>..."
-
-// filters are the parameters of a list that are flags of one value.
-var filters = []string{
-	admin.ParamProvider, admin.ParamDeliveryID, admin.ParamExecutionID, admin.ParamPath,
-	admin.ParamOlderThan, admin.ParamNewerThan, admin.ParamCursor,
-}
-
-func listCommand() *cobra.Command {
-	cmd := &cobra.Command{
-		Use:   "list",
-		Short: "Lists keys",
-		Long:  "\nLists keys with their state, by all filters that are given.",
-		Args:  cobra.ArbitraryArgs,
-		RunE:  runE(list),
-
-		ValidArgsFunction: cobra.NoFileCompletions,
-	}
-	cmd.Flags().StringSlice(admin.ParamState, nil, "Only keys in this state: "+strings.Join(admin.States, ", ")+"; may be repeated")
-	complete(cmd, admin.ParamState, admin.States...)
-	providerFlag(cmd, "Only keys of this provider, such as github")
-	text := func(flag, usage string, offered ...string) {
-		cmd.Flags().String(flag, "", usage)
-		complete(cmd, flag, offered...)
-	}
-	text("delivery-id", "Only keys of this delivery ID")
-	text("execution-id", "Only the key of this execution")
-	text("path", "Only keys of requests to this path, as the client sent it")
-	text("older-than", "Only keys that were claimed longer ago than this, such as 15m or 7d", "15m", "1h", "1d")
-	text("newer-than", "Only keys that were claimed within this time, such as 1d", "15m", "1h", "1d")
-	text("cursor", "Where to go on, as a list before has said")
-	cmd.Flags().Int(admin.ParamLimit, admin.DefaultKeys, "How many keys to list at most")
-	complete(cmd, admin.ParamLimit)
-	return cmd
-}
-
-func list(cmd *cobra.Command, args []string) error {
-	if len(args) > 0 {
-		return wrongUsage("list takes no argument such as %q; `keys show` shows one key", args[0])
-	}
-	flags := cmd.Flags()
-	limit, _ := flags.GetInt(admin.ParamLimit)
-	if limit < 1 {
-		return wrongUsage("--limit %d is not accepted; it is a number from 1 on", limit)
-	}
-	states, _ := flags.GetStringSlice(admin.ParamState)
-	query := url.Values{admin.ParamState: states}
-	flags.Visit(func(flag *pflag.Flag) {
-		if parameter := strings.ReplaceAll(flag.Name, "-", "_"); slices.Contains(filters, parameter) {
-			query.Set(parameter, flag.Value.String())
-		}
-	})
-	client, err := findAdmin(cmd)
-	if err != nil {
-		return err
-	}
-	print := newPrinter(cmd)
-	next, err := client.list(cmd.Context(), query, limit, print.row)
-	print.done()
-	if next != "" && (err == nil || exitStatus(err) != exitUsage) {
-		fmt.Fprintf(cmd.ErrOrStderr(), "There are more; go on with --cursor %s\n", next)
-	}
-	return err
-}

@@ -388,17 +388,7 @@ func TestOutputThatCannotBeWritten(t *testing.T) {
 func TestEmptyFilters(t *testing.T) {
 	r := newRig(t)
 	r.a.put(t, "", "one", "run 1", idempotency.Complete)
-	for _, flag := range []string{"--state", "--provider", "--delivery-id", "--execution-id", "--older-than", "--newer-than", "--cursor"} {
+	for _, flag := range []string{"--state", "--provider", "--delivery-id", "--execution-id", "--older-than", "--newer-than"} {
 		r.want(t, 2, []string{"list", flag, ""}, flag+" is empty")
-	}
-}
-
-func TestListThatCannotGoOn(t *testing.T) {
-	r := newRig(t)
-	if _, said := r.want(t, 2, []string{"list", "--cursor", "zz"}, `"zz"`); strings.Contains(said, "There are more") {
-		t.Errorf("it says %s", said)
-	}
-	for _, limit := range []string{"x", "0", "99999999999999999999"} {
-		r.want(t, 2, []string{"list", "--limit", limit}, "--limit", limit)
 	}
 }

@@ -21,8 +21,8 @@ import (
 
 // printer prints records, for people or for programs.
 type printer interface {
-	// row prints a record as one of many.
-	row(admin.Record)
+	// rows prints records as some of many. If they are pages of one list, more follow.
+	rows(records []admin.Record, pages bool)
 	// whole prints all that is known of a record.
 	whole(admin.Record)
 	// changed says what was done to a key, and in which store if that is asked for.
@@ -35,15 +35,24 @@ func newPrinter(cmd *cobra.Command) printer {
 	if json, _ := cmd.Flags().GetBool("json"); json {
 		return jsonLines{cmd.OutOrStdout()}
 	}
-	return newTable(cmd.OutOrStdout())
+	t := newTable(cmd.OutOrStdout())
+	if wide, _ := cmd.Flags().GetBool("wide"); wide {
+		t.columns, t.width = wideColumns, 0
+	}
+	return t
 }
 
 // jsonLines prints one JSON object a line.
 type jsonLines struct{ out io.Writer }
 
-func (j jsonLines) row(r admin.Record)   { j.print(r) }
 func (j jsonLines) whole(r admin.Record) { j.print(r) }
 func (j jsonLines) done()                {}
+
+func (j jsonLines) rows(records []admin.Record, _ bool) {
+	for _, r := range records {
+		j.print(r)
+	}
+}
 
 func (j jsonLines) changed(done string, before admin.Record, withStore bool) {
 	store := ""
@@ -87,56 +96,36 @@ func escaped(text string) string {
 	return out.String()
 }
 
-// table prints records in columns.
+// table prints records for people: many in columns, or all that is known of each.
 type table struct {
 	out     io.Writer
-	columns *tabwriter.Writer
-	rows    int
-	stores  bool // each row says its store
+	fields  *tabwriter.Writer // of one record
+	columns []column
+	width   int   // in which rows are to fit, 0 for any
+	widths  []int // of the columns so far, nil before the first row
 	wholes  int
 }
 
 func newTable(out io.Writer) *table {
-	return &table{out: out, columns: tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)}
-}
-
-func (t *table) row(r admin.Record) {
-	if t.rows == 0 {
-		t.line("STATE", "PROVIDER", "ATTEMPT", "STATUS", "CLAIMED", "KEY", "STORE", "DELIVERY ID") // the ID last: some are long
-	}
-	t.rows++
-	t.line(printable(r.State), orDash(r.Provider), orDash(number(r.Attempt)), orDash(number(r.Status)),
-		orDash(moment(r.Claimed)), printable(r.Key), printable(r.Store), orDash(r.DeliveryID))
-}
-
-// line prints the columns of a row.
-func (t *table) line(columns ...string) {
-	const ofStore = 6
-	if !t.stores {
-		columns = slices.Delete(columns, ofStore, ofStore+1)
-	}
-	fmt.Fprintln(t.columns, strings.Join(columns, "\t"))
+	return &table{out: out, fields: tabwriter.NewWriter(out, 0, 0, 2, ' ', 0), columns: narrowColumns, width: 80}
 }
 
 func (t *table) done() {
-	_ = t.columns.Flush() // the output keeps the error
+	_ = t.fields.Flush() // the output keeps the error
 }
 
 func (t *table) whole(r admin.Record) {
 	if t.wholes++; t.wholes > 1 {
 		fmt.Fprintln(t.out)
 	}
-	state := r.State
-	if r.Observed {
-		state += " (observed)"
-	}
 	for _, line := range []struct{ label, text string }{
 		{"key", r.Key},
-		{"state", state},
-		{"unreadable", r.Unreadable},
+		{"state", stateOf(r)},
+		{"reason", reasonOf(r)},
 		{"provider", r.Provider},
 		{"delivery ID", r.DeliveryID},
-		{"parts", strings.Join(r.Parts, ", ")},
+		{"parts", partsOf(r)},
+		{"route", routeOf(r)},
 		{"execution ID", r.ExecutionID},
 		{"parent ID", r.ParentID},
 		{"attempt", number(r.Attempt)},
@@ -148,7 +137,7 @@ func (t *table) whole(r admin.Record) {
 		{"store", r.Store},
 	} {
 		if line.text != "" {
-			fmt.Fprintf(t.columns, "%s\t%s\n", line.label, printable(line.text))
+			fmt.Fprintf(t.fields, "%s\t%s\n", line.label, printable(line.text))
 		}
 	}
 	t.response(r.Response)
@@ -159,10 +148,10 @@ func (t *table) response(r *admin.Response) {
 	if r == nil {
 		return
 	}
-	fmt.Fprintf(t.columns, "response\t%d\n", r.Status)
+	fmt.Fprintf(t.fields, "response\t%d\n", r.Status)
 	for _, name := range slices.Sorted(maps.Keys(r.Header)) {
 		for _, value := range r.Header[name] {
-			fmt.Fprintf(t.columns, "\t%s\n", printable(name+": "+value))
+			fmt.Fprintf(t.fields, "\t%s\n", printable(name+": "+value))
 		}
 	}
 	t.done()

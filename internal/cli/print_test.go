@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -49,17 +50,68 @@ var someShown = []admin.Record{
 	{Key: strings.Repeat("b", 64), State: "unreadable", Unreadable: "it is damaged"},
 }
 
+// A table has the ID first, and fits a terminal if the ID, the parts and the state do. What is cut
+// says so.
 func TestTable(t *testing.T) {
+	uuid := "72d3162e-cc78-11e3-81ab-4c9367dc0958"
+	held := admin.Record{
+		Key: strings.Repeat("a", 64), State: "held", DeliveryID: uuid, Method: "POST", Host: "hooks.example.com", Path: "/github", Reason: "EOF",
+	}
+	short, observed, unreadable, forced := held, held, admin.Record{Key: strings.Repeat("b", 64), State: "unreadable", Unreadable: "it is damaged, \x1b"}, held
+	short.DeliveryID, short.Parts = "uid-1", []string{"mail", "2"}
+	observed.Observed, observed.Path, observed.Reason = true, "/", ""
+	forced.Provider, forced.Attempt, forced.Status, forced.ExecutionID, forced.Store, forced.Claimed = "github", 2, 201, "e1", "file store", time.Unix(0, 0)
+	long := held
+	long.Path, long.Reason = "/"+strings.Repeat("p", 90), strings.Repeat("r", 90)
+	a, b := strings.Repeat("a", 16), strings.Repeat("b", 16)
+	for name, c := range map[string]struct {
+		records []admin.Record
+		wide    bool
+		want    string
+	}{
+		"cut": {[]admin.Record{held}, false, "" +
+			"DELIVERY ID                           ROUTE          STATE      KEY\n" +
+			uuid + "  POST …/github  held: EOF  " + a + "\n"},
+		"fits": {[]admin.Record{short, unreadable}, false, "" +
+			"DELIVERY ID  PARTS    ROUTE          STATE                      KEY\n" +
+			"uid-1        mail, 2  POST …/github  held: EOF                  " + a + "\n" +
+			"-            -        -              unreadable: \"it is damag…  " + b + "\n"},
+		"observed": {[]admin.Record{observed}, false, "" +
+			"DELIVERY ID                           ROUTE          STATE            KEY\n" +
+			uuid + "  POST …le.com/  held (observed)  " + a + "\n"},
+		"wide": {[]admin.Record{forced}, true, "" +
+			"DELIVERY ID                           ROUTE                          STATE  REASON  PROVIDER  ATTEMPT  STATUS  CLAIMED               EXECUTION ID  KEY" +
+			strings.Repeat(" ", 63) + "STORE\n" +
+			uuid + "  POST hooks.example.com/github  held   EOF     github    2        201     1970-01-01T00:00:00Z  e1            " + held.Key + "  file store\n"},
+	} {
+		var out bytes.Buffer
+		table := newTable(&out)
+		if c.wide {
+			table.columns, table.width = wideColumns, 0
+		}
+		table.rows(c.records, false)
+		if out.String() != c.want {
+			t.Errorf("%s: got\n%s\nwant\n%s", name, out.String(), c.want)
+		}
+	}
+	var out bytes.Buffer
+	newTable(&out).rows([]admin.Record{long}, false)
+	if got := out.String(); !strings.Contains(got, "POST …ppppppp  held: rr…  ") {
+		t.Errorf("a long route and reason are shown as\n%s", got)
+	}
+}
+
+// Pages of a list have one head, and all columns: a later page may have what the first has not.
+func TestPagesOfATable(t *testing.T) {
 	var out bytes.Buffer
 	table := newTable(&out)
 	for _, r := range someShown {
-		table.row(r)
+		table.rows([]admin.Record{r}, true)
 	}
-	table.done()
 	want := "" +
-		"STATE       PROVIDER  ATTEMPT  STATUS  CLAIMED               " + "KEY" + strings.Repeat(" ", 63) + "DELIVERY ID\n" +
-		"complete    github    2        201     1970-01-01T00:00:00Z  " + strings.Repeat("a", 64) + "  1\n" +
-		"unreadable  -         -        -       -                     " + strings.Repeat("b", 64) + "  -\n"
+		"DELIVERY ID  PARTS    ROUTE  STATE     KEY\n" +
+		"1            mail, 2  -      complete  " + strings.Repeat("a", 16) + "\n" +
+		"-            -        -      unreadable: it is damaged  " + strings.Repeat("b", 16) + "\n"
 	if out.String() != want {
 		t.Errorf("got\n%s\nwant\n%s", out.String(), want)
 	}
@@ -68,15 +120,19 @@ func TestTable(t *testing.T) {
 func TestWhole(t *testing.T) {
 	var out bytes.Buffer
 	table := newTable(&out)
-	for _, r := range someShown {
+	shown := slices.Clone(someShown)
+	shown[0].Observed, shown[0].Reason, shown[0].Method, shown[0].Host, shown[0].Path = true, "EOF", "POST", "shop.test", "/hooks"
+	for _, r := range shown {
 		table.whole(r)
 	}
 	want := "" +
 		"key           " + strings.Repeat("a", 64) + "\n" +
-		"state         complete\n" +
+		"state         complete (observed)\n" +
+		"reason        EOF\n" +
 		"provider      github\n" +
 		"delivery ID   1\n" +
 		"parts         mail, 2\n" +
+		"route         POST shop.test/hooks\n" +
 		"execution ID  e1\n" +
 		"attempt       2\n" +
 		"status        201\n" +
@@ -88,9 +144,9 @@ func TestWhole(t *testing.T) {
 		"              Content-Type: text/plain\n" +
 		"\nline 1\nline 2\n" +
 		"\n" +
-		"key         " + strings.Repeat("b", 64) + "\n" +
-		"state       unreadable\n" +
-		"unreadable  it is damaged\n"
+		"key     " + strings.Repeat("b", 64) + "\n" +
+		"state   unreadable\n" +
+		"reason  it is damaged\n"
 	if out.String() != want {
 		t.Errorf("got\n%s\nwant\n%s", out.String(), want)
 	}

@@ -1,0 +1,184 @@
+package cli
+
+import (
+	"cmp"
+	"fmt"
+	"io"
+	"net/url"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+	"golang.org/x/term"
+
+	"github.com/caddy-dedup/caddy-dedup/internal/admin"
+)
+
+// filters are the parameters of a list that are flags of one value.
+var filters = []string{
+	admin.ParamProvider, admin.ParamDeliveryID, admin.ParamExecutionID, admin.ParamPath,
+	admin.ParamOlderThan, admin.ParamNewerThan,
+}
+
+func listCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "list",
+		Short: "Lists keys",
+		Long: `
+Lists the newest keys of all stores, by all filters that are given: first the
+records that cannot be read, then the newest claims. It reads all keys, which
+takes a while in a large store.`,
+		Args: cobra.ArbitraryArgs,
+		RunE: runE(list),
+
+		ValidArgsFunction: cobra.NoFileCompletions,
+	}
+	cmd.Flags().StringSlice(admin.ParamState, nil, "Only keys in this state: "+strings.Join(admin.States, ", ")+"; may be repeated")
+	complete(cmd, admin.ParamState, admin.States...)
+	providerFlag(cmd, "Only keys of this provider, such as github")
+	text := func(flag, usage string, offered ...string) {
+		cmd.Flags().String(flag, "", usage)
+		complete(cmd, flag, offered...)
+	}
+	text("delivery-id", "Only keys of this delivery ID")
+	text("execution-id", "Only the key of this execution")
+	text("path", "Only keys of requests to this path, as the client sent it")
+	text("older-than", "Only keys that were claimed longer ago than this, such as 15m or 7d", "15m", "1h", "1d")
+	text("newer-than", "Only keys that were claimed within this time, such as 1d", "15m", "1h", "1d")
+	cmd.Flags().Int(admin.ParamLimit, admin.DefaultKeys, "How many keys to list at most")
+	complete(cmd, admin.ParamLimit)
+	cmd.Flags().Bool("all", false, "List every key, in the order of the stores, as they are read")
+	cmd.Flags().Bool("wide", false, "Show all that is known of each key, and cut nothing")
+	return cmd
+}
+
+func list(cmd *cobra.Command, args []string) error {
+	if len(args) > 0 {
+		return wrongUsage("list takes no argument such as %q; `keys show` shows one key", args[0])
+	}
+	flags := cmd.Flags()
+	limit, _ := flags.GetInt(admin.ParamLimit)
+	if limit < 1 {
+		return wrongUsage("--limit %d is not accepted; it is a number from 1 on", limit)
+	}
+	all, _ := flags.GetBool("all")
+	if all && flags.Changed(admin.ParamLimit) {
+		return wrongUsage("--all lists every key, and --limit only the newest; choose one of them")
+	}
+	states, _ := flags.GetStringSlice(admin.ParamState)
+	query := url.Values{admin.ParamState: states}
+	flags.Visit(func(flag *pflag.Flag) {
+		if parameter := strings.ReplaceAll(flag.Name, "-", "_"); slices.Contains(filters, parameter) {
+			query.Set(parameter, flag.Value.String())
+		}
+	})
+	client, err := findAdmin(cmd)
+	if err != nil {
+		return err
+	}
+	print := newPrinter(cmd)
+	newest := &newest{limit: limit}
+	var shown progress
+	if isTerminal(cmd.ErrOrStderr()) {
+		shown.out = cmd.ErrOrStderr()
+	}
+	printed := false
+	err = client.walk(cmd.Context(), query, func(page admin.Page) {
+		shown.clear()
+		if printed = printed || len(page.Keys) > 0; !all {
+			newest.add(page.Keys)
+		} else if len(page.Keys) > 0 {
+			print.rows(page.Keys, true)
+		}
+		if page.Next != "" {
+			shown.read(page)
+		}
+	})
+	shown.clear()
+	if records := newest.sorted(); len(records) > 0 {
+		print.rows(records, false)
+	}
+	if newest.more {
+		fmt.Fprintln(cmd.ErrOrStderr(), "There are more keys; list them with a higher --limit, or with --all")
+	}
+	if err != nil && printed {
+		err = fmt.Errorf("the list is not whole: %w", err)
+	}
+	return err
+}
+
+// newest keeps the newest of many records.
+type newest struct {
+	limit   int
+	records []admin.Record
+	more    bool // there are others
+}
+
+func (n *newest) add(records []admin.Record) {
+	n.records = append(n.records, records...)
+	if len(n.records)/2 >= n.limit {
+		n.sorted()
+	}
+}
+
+// sorted returns the records: those that cannot be read, and then the newest claims. Of a key that
+// a store has listed twice it has the later record.
+func (n *newest) sorted() []admin.Record {
+	seen := make(map[[2]string]bool)
+	slices.Reverse(n.records)
+	n.records = slices.DeleteFunc(n.records, func(r admin.Record) bool {
+		name := [2]string{r.Key, r.Store}
+		twice := seen[name]
+		seen[name] = true
+		return twice
+	})
+	slices.SortFunc(n.records, func(a, b admin.Record) int {
+		return cmp.Or(
+			cmp.Compare(readable(a), readable(b)), b.Claimed.Compare(a.Claimed), cmp.Compare(a.Key, b.Key), cmp.Compare(a.Store, b.Store),
+		)
+	})
+	if len(n.records) > n.limit {
+		n.more = true
+		n.records = slices.Delete(n.records, n.limit, len(n.records))
+	}
+	return n.records
+}
+
+func readable(r admin.Record) int {
+	if r.State == admin.StateUnreadable {
+		return 0
+	}
+	return 1
+}
+
+// progress shows on a terminal how many records were read.
+type progress struct {
+	out         io.Writer // nil for nowhere
+	seen, found int
+	shown       bool
+}
+
+// isTerminal reports whether a person sees at once what is written there. Tests replace it.
+var isTerminal = func(w io.Writer) bool {
+	file, is := w.(*os.File)
+	return is && term.IsTerminal(int(file.Fd()))
+}
+
+func (p *progress) read(page admin.Page) {
+	p.seen += page.Seen
+	p.found += len(page.Keys)
+	if p.out != nil {
+		fmt.Fprintf(p.out, "%d keys are read, %d match", p.seen, p.found)
+		p.shown = true
+	}
+}
+
+// clear removes the line, so that others can be written.
+func (p *progress) clear() {
+	if p.shown {
+		fmt.Fprint(p.out, "\r\x1b[K")
+		p.shown = false
+	}
+}
