@@ -208,7 +208,7 @@ func TestAdminPageIsComplete(t *testing.T) {
 		t.Fatal(err)
 	}
 	flags := 0
-	for _, name := range []string{"keys list", "keys show", "keys release", "keys forget", "health"} {
+	for _, name := range []string{"keys list", "keys show", "keys release", "keys complete", "keys forget", "health"} {
 		help, _ := command(t, shortTempDir(t), append(strings.Fields(name), "--help")...)
 		_, help, _ = strings.Cut(help, "Flags:")
 		for _, flag := range longFlag.FindAllString(help, -1) {

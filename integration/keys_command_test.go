@@ -165,7 +165,7 @@ func TestKeysCommandMistakes(t *testing.T) {
 		code int
 		says []string
 	}{
-		{[]string{"free", "k"}, 2, []string{`"free"`, "list, show, release and forget"}},
+		{[]string{"free", "k"}, 2, []string{`"free"`, "list, show, release, complete and forget"}},
 		{[]string{"list", "k"}, 2, []string{`"k"`, "keys show"}},
 		{[]string{"list", "--stat", "held"}, 2, []string{"--stat"}},
 		{[]string{"list", "--state", "helt"}, 2, []string{`"helt"`, "in_flight, lapsed, complete, released, held, unreadable"}},
@@ -191,7 +191,7 @@ func TestKeysCommandMistakes(t *testing.T) {
 		{[]string{"list", "--address", "unix/"}, 2, []string{`"unix/" is not an address`}},
 		{[]string{"list", "--address", "/run/a.sock"}, 2, []string{`"/run/a.sock" is not an address`, "unix//run"}},
 		{[]string{"list", "--older-than", "99999999d"}, 2, []string{"too long"}},
-		{nil, 0, []string{"list", "show", "release", "forget", "Exit status"}},
+		{nil, 0, []string{"list", "show", "release", "complete", "forget", "Exit status"}},
 	} {
 		mustSay(t, p.keys(t, c.code, c.args...), c.says...)
 	}
@@ -345,7 +345,7 @@ func TestShellCompletion(t *testing.T) {
 		args []string
 		has  []string
 	}{
-		{[]string{"keys", ""}, []string{"forget\t", "list\t", "release\t", "show\t"}},
+		{[]string{"keys", ""}, []string{"complete\t", "forget\t", "list\t", "release\t", "show\t"}},
 		{[]string{"keys", "list", "--"}, []string{"--state\t", "--older-than\t", "--json\t", "--address\t"}},
 		{[]string{"keys", "list", "--state", ""}, []string{"in_flight", "lapsed", "complete", "released", "held", "unreadable"}},
 		{[]string{"keys", "list", "--provider", ""}, []string{"github", "stripe"}},
@@ -355,6 +355,10 @@ func TestShellCompletion(t *testing.T) {
 		{[]string{"keys", "list", ""}, nil},
 		{[]string{"keys", "show", ""}, nil},
 		{[]string{"keys", "release", ""}, nil},
+		{[]string{"keys", "complete", ""}, nil},
+		{[]string{"keys", "complete", "--status", ""}, []string{"200", "201"}},
+		{[]string{"keys", "complete", "--content-type", ""}, []string{"application/json"}},
+		{[]string{"keys", "complete", "--body", ""}, nil},
 		{[]string{"keys", "forget", ""}, nil},
 		{[]string{"keys", "show", "--address", ""}, []string{"localhost:2019", "unix/" + p.conf.dir}},
 		{[]string{"health", "--"}, []string{"--address\t", "--live\t", "--timeout\t"}},

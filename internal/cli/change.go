@@ -108,16 +108,24 @@ func selectKeys(cmd *cobra.Command, args []string) (*selection, error) {
 	return s, nil
 }
 
-// changeCommand is a command that does something to each key.
-func changeCommand(name, short, done, method, action, long string) *cobra.Command {
+// changeCommand is a command that does something to each key. content returns what the requests
+// send as JSON; nil for nothing.
+func changeCommand(name, short, done, method, action, long string, content func(*cobra.Command) (any, error)) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   name + takesIDs,
 		Short: short,
 		Long:  long + "\n\nIt is refused while a run is in flight under the key, and where the key has\nchanged since the command looked. More than one key are changed only with\n--yes, or after a question.",
 		Args:  cobra.ArbitraryArgs,
 		RunE: runE(func(cmd *cobra.Command, args []string) error {
+			var send any
+			if content != nil {
+				var err error
+				if send, err = content(cmd); err != nil {
+					return err
+				}
+			}
 			return change(cmd, args, done, func(client *adminClient, seen admin.Record) error {
-				return client.do(cmd.Context(), method, admin.KeysPath+seen.Key+action+"?"+asSeen(seen).Encode(), nil, nil)
+				return client.do(cmd.Context(), method, admin.KeysPath+seen.Key+action+"?"+asSeen(seen).Encode(), send, nil)
 			})
 		}),
 

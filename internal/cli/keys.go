@@ -13,8 +13,8 @@ import (
 
 var keysCommand = caddycmd.Command{
 	Name:  "keys",
-	Usage: "list|show|release|forget",
-	Short: "Lists and shows keys, releases and forgets them",
+	Usage: "list|show|release|complete|forget",
+	Short: "Lists and shows keys, releases, completes and forgets them",
 	Long: `
 Asks a running caddy-dedup about its keys, by its admin API. A key is named by
 its 64 hex digits, as in the log, or by the delivery ID that the sender knows.
@@ -23,16 +23,17 @@ The admin API is that of --address, else of $CADDY_ADMIN, else at Caddy's
 default, localhost:2019, else at the socket in the data directory where the
 command proxy puts it.
 
-Exit status: 0 done; 1 not found, or refused because a run is in flight or the
-key has changed since the command looked; 2 wrong usage, or not confirmed;
-3 no answer from the admin API or a store, or the output cannot be written.`,
+Exit status: 0 done; 1 not found, or refused because a run is in flight, the
+key has changed since the command looked, or a key to complete is complete;
+2 wrong usage, or not confirmed; 3 no answer from the admin API or a store, or
+the output cannot be written.`,
 	CobraFunc: func(cmd *cobra.Command) {
 		cmd.Args = cobra.ArbitraryArgs // cobra's own error would end with status 1
 		cmd.RunE = runE(func(cmd *cobra.Command, args []string) error {
 			if len(args) == 0 {
 				return cmd.Help()
 			}
-			return wrongUsage("%q is no command; accepted are list, show, release and forget", args[0])
+			return wrongUsage("%q is no command; accepted are list, show, release, complete and forget", args[0])
 		})
 		setUp(cmd)
 		addressFlag(cmd)
@@ -40,10 +41,11 @@ key has changed since the command looked; 2 wrong usage, or not confirmed;
 		cmd.AddCommand(listCommand(), showCommand(),
 			changeCommand("release", "Releases keys: the next request runs", "released", http.MethodPost, "/release", `
 Releases a held, complete or exhausted key: its next request runs. The record
-keeps its history, and the allowed attempts begin anew.`),
+keeps its history, and the allowed attempts begin anew.`, nil),
+			completeCommand(),
 			changeCommand("forget", "Forgets keys", "forgotten", http.MethodDelete, "", `
 Removes a key and its kept response, also where they cannot be read. Its next
-request is a first one.`))
+request is a first one.`, nil))
 	},
 }
 

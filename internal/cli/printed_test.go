@@ -91,7 +91,7 @@ func TestCommandsOfABuild(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, name := range []string{"", "proxy", "keys", "keys list", "keys show", "keys release", "keys forget", "providers", "health"} {
+	for _, name := range []string{"", "proxy", "keys", "keys list", "keys show", "keys release", "keys complete", "keys forget", "providers", "health"} {
 		if name != "" && caddycmd.Commands()[name].Name != "" {
 			t.Errorf("a build gains %s", name)
 		}
