@@ -38,7 +38,7 @@ var layers = map[string]struct{ code, tests []string }{
 	"internal/redistest":       {code: list("internal/freeport")},
 	"integration":              {tests: list("integration/history", "internal/delivery", "internal/freeport", "internal/redistest", "k8s")},
 	"integration/history":      {},
-	"k8s":                      {tests: list("internal/delivery")},
+	"k8s":                      {tests: list("internal/delivery", "internal/signature")},
 }
 
 // stayOut are the imports that only some packages may reach, over others or by

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/caddy-dedup/caddy-dedup/internal/delivery"
+	"github.com/caddy-dedup/caddy-dedup/internal/signature"
 )
 
 var update = flag.Bool("update", false, "write the catalogue of providers into inject/validating.yaml anew")
@@ -16,13 +17,20 @@ var update = flag.Bool("update", false, "write the catalogue of providers into i
 // catalogueLists are the lists of inject/validating.yaml that are made of the catalogue.
 type catalogueLists struct {
 	names []string   // all providers
-	alike [][]string // providers of which a handler can have one
+	alike [][]string // providers of which a handler can have one, if it does not verify them
+	// unverifiable are those for which a secret alone is not enough.
+	unverifiable []string
 }
 
 // fromCatalogue asks the catalogue about each pair of providers.
 func fromCatalogue(t *testing.T) catalogueLists {
 	t.Helper()
 	var lists catalogueLists
+	for _, p := range signature.Providers() {
+		if p.Reason != "" || p.URL() {
+			lists.unverifiable = append(lists.unverifiable, p.Name)
+		}
+	}
 	all := delivery.Providers()
 	for _, p := range all {
 		lists.names = append(lists.names, p.Name)
@@ -104,20 +112,9 @@ func TestPolicyKnowsTheCatalogue(t *testing.T) {
 
 func variablesOf(lists catalogueLists) string {
 	var b strings.Builder
-	b.WriteString("    - name: catalogue\n      expression: >-\n        [\n")
-	line := "         "
-	for i, name := range lists.names {
-		word := ` "` + name + `"`
-		if i < len(lists.names)-1 {
-			word += ","
-		}
-		if len(line)+len(word) > 92 {
-			b.WriteString(line + "\n")
-			line = "         "
-		}
-		line += word
-	}
-	b.WriteString(line + "\n        ]\n")
+	writeNames(&b, "catalogue", lists.names)
+	b.WriteString("    # These cannot be verified, or need a URL too.\n")
+	writeNames(&b, "unverifiable", lists.unverifiable)
 	b.WriteString("    # Providers whose requests look the same: of each line one at most.\n")
 	b.WriteString("    - name: alike\n      expression: >-\n        [\n")
 	for i, group := range lists.alike {
@@ -129,6 +126,23 @@ func variablesOf(lists catalogueLists) string {
 	}
 	b.WriteString("        ]\n")
 	return b.String()
+}
+
+func writeNames(b *strings.Builder, variable string, names []string) {
+	b.WriteString("    - name: " + variable + "\n      expression: >-\n        [\n")
+	line := "         "
+	for i, name := range names {
+		word := ` "` + name + `"`
+		if i < len(names)-1 {
+			word += ","
+		}
+		if len(line)+len(word) > 92 {
+			b.WriteString(line + "\n")
+			line = "         "
+		}
+		line += word
+	}
+	b.WriteString(line + "\n        ]\n")
 }
 
 func quoted(names []string) string { return `["` + strings.Join(names, `", "`) + `"]` }

@@ -155,7 +155,7 @@ func TestAnnotationsOfTheKubernetesPage(t *testing.T) {
 	for _, row := range regexp.MustCompile("(?m)^\\| `caddy-dedup/([a-z-]+)` \\| `?([^`|;:]+)`?").FindAllStringSubmatch(whole, -1) {
 		shown[row[1]] = strings.TrimSpace(row[2])
 	}
-	defaults := map[string]string{"upstream-port": "none", "redis-secret": "none", "providers": "none", "image": "that of the policy"}
+	defaults := map[string]string{"upstream-port": "none", "redis-secret": "none", "providers": "none", "paths": "none", "verify": "none", "image": "that of the policy"}
 	known := variableOf(t, "inject/validating.yaml", "known")
 	for _, name := range regexp.MustCompile(`[a-z-]+`).FindAllString(known, -1) {
 		if want, ok := defaults[name]; ok {
@@ -171,7 +171,7 @@ func TestAnnotationsOfTheKubernetesPage(t *testing.T) {
 		}
 		defaults[name] = shown[name]
 	}
-	if len(defaults) != len(shown) || len(shown) != 9 {
+	if len(defaults) != len(shown) || len(shown) != 11 {
 		t.Errorf("the page has %v; the policy knows %s", shown, known)
 	}
 }

@@ -108,6 +108,46 @@ func argsWith(timeout, from, to, health string, rest ...string) []string {
 	return slices.Insert(all, at, "--dedup", "timeout "+timeout)
 }
 
+// verifying are the sidecar's with providers of which the requests to /webhooks/ are verified, by
+// secrets in files that are named as in hasSecrets.
+func verifying(providers string, files ...string) []string {
+	var flags []string
+	for provider := range strings.SplitSeq(providers, ",") {
+		flags = append(flags, "--provider="+provider)
+	}
+	flags = append(flags, "--path=/webhooks/*")
+	for _, file := range files {
+		provider, _, _ := strings.Cut(file, "/")
+		flags = append(flags, "--verify="+provider+"={file./secrets/"+file+"}")
+	}
+	return args(":8080", "localhost:3000", ":8081", append(flags, inRedis...)...)
+}
+
+// hasSecrets says what is wrong with the files of secrets, each of <provider>/<Secret>/<key>.
+func hasSecrets(files ...string) func(corev1.PodSpec) string {
+	return func(spec corev1.PodSpec) string {
+		var got []string
+		if projected := volume(spec, "caddy-dedup-secrets").Projected; projected != nil {
+			for _, source := range projected.Sources {
+				item := source.Secret.Items[0]
+				provider, _, _ := strings.Cut(item.Path, "/")
+				if item.Path != provider+"/"+source.Secret.Name+"/"+item.Key || len(source.Secret.Items) != 1 {
+					return "a source of the secrets is " + inJSON(source)
+				}
+				got = append(got, item.Path)
+			}
+		}
+		sidecar := spec.InitContainers[slices.IndexFunc(spec.InitContainers, isSidecar)]
+		mounted := slices.ContainsFunc(sidecar.VolumeMounts, func(m corev1.VolumeMount) bool {
+			return m.Name == "caddy-dedup-secrets" && m.MountPath == "/secrets" && m.ReadOnly
+		})
+		if !slices.Equal(got, files) || !mounted {
+			return fmt.Sprintf("the secrets are %q, mounted: %t; want %q", got, mounted, files)
+		}
+		return ""
+	}
+}
+
 // requests are all that is tried on the policies, by name.
 func requests() map[string]request {
 	all := map[string]request{}
@@ -136,6 +176,12 @@ func injected() map[string]request {
 			return ""
 		}
 	}
+	verified := func(providers, verify string, files ...string) request {
+		return request{
+			pod:  newPod(annotated("providers", providers), annotated("paths", "/webhooks/*"), annotated("verify", verify)),
+			args: verifying(providers, files...), also: hasSecrets(files...),
+		}
+	}
 	return map[string]request{
 		"the least":                   {pod: newPod(), args: usual, also: data("64Mi")},
 		"a pod with a name":           {pod: newPod(func(p *corev1.Pod) { p.Name, p.GenerateName = "payments", "" }), args: usual},
@@ -145,6 +191,14 @@ func injected() map[string]request {
 		}), args: usual},
 		"webhooks": {pod: newPod(annotated("providers", "github, stripe,twilio")),
 			args: args(":8080", "localhost:3000", ":8081", append([]string{"--provider=github", "--provider=stripe", "--provider=twilio"}, inRedis...)...)},
+		"webhooks of some paths": {pod: newPod(annotated("providers", "github"), annotated("paths", "/webhooks/*, /hook")),
+			args: args(":8080", "localhost:3000", ":8081", append([]string{"--provider=github", "--path=/webhooks/*", "--path=/hook"}, inRedis...)...)},
+		"verified webhooks": verified("github,stripe",
+			"stripe=payments-webhooks/stripe, github=payments-webhooks/github,github=old.webhooks/GITHUB_SECRET",
+			"stripe/payments-webhooks/stripe", "github/payments-webhooks/github", "github/old.webhooks/GITHUB_SECRET"),
+		"two that look the same, and are told apart by their signatures": verified("openai,replicate",
+			"openai=w/a,replicate=w/a", "openai/w/a", "replicate/w/a"),
+		"a public key": verified("discord", "discord=w/key", "discord/w/key"),
 		"two that read the same member": {pod: newPod(annotated("providers", "stripe,paypal")),
 			args: args(":8080", "localhost:3000", ":8081", append([]string{"--provider=stripe", "--provider=paypal"}, inRedis...)...)},
 		"no provider between commas": {pod: newPod(annotated("providers", " , ")), args: usual},
@@ -236,6 +290,40 @@ func refused() map[string]request {
 		"an image with a space": because(newPod(annotated("image", "caddy dedup")), `caddy-dedup/image is "caddy dedup"`, "the name of an image"),
 		"an image with a line":  because(newPod(annotated("image", "a\nb")), `caddy-dedup/image is "a\nb"`, "the name of an image"),
 	}
+	verified := func(providers, paths, verify string) *corev1.Pod {
+		return newPod(annotated("providers", providers), annotated("paths", paths), annotated("verify", verify))
+	}
+	for name, c := range map[string]struct {
+		pod    *corev1.Pod
+		reason string
+	}{
+		"a provider that is not verified": {verified("github,stripe", "/w/*", "github=w/a"),
+			"caddy-dedup/verify leaves out stripe, by which anybody could get past"},
+		"a verified provider that is not served": {verified("github", "/w/*", "github=w/a,stripe=w/b"),
+			"caddy-dedup/verify names stripe, and caddy-dedup/providers does not"},
+		"nothing is served": {verified("", "/w/*", "github=w/a"), "caddy-dedup/verify names github, and caddy-dedup/providers does not"},
+		"a provider that cannot be verified": {verified("sns", "/w/*", "sns=w/a"),
+			"caddy-dedup/verify names sns, which no annotation can verify: see docs/signatures.md"},
+		"a provider that needs a URL": {verified("square,twilio", "/w/*", "square=w/a,twilio=w/b"), "names square, twilio, which no annotation can verify"},
+		"every path is verified":      {verified("github", "", "github=w/a"), `caddy-dedup/verify needs caddy-dedup/paths`},
+		"nothing behind verify": {newPod(func(pod *corev1.Pod) {
+			pod.Annotations["caddy-dedup/verify"] = " , "
+			pod.Annotations["caddy-dedup/paths"] = "/w/*"
+		}), "caddy-dedup/verify has something that is not a provider, a Secret and its key"},
+	} {
+		all[name] = because(c.pod, c.reason)
+	}
+	for _, value := range []string{
+		"open-sesame", "github", "github=", "github=w", "github=w/", "github=/a", "=w/a", "w/a", "github=w/a/b", "github=W/a", "github=w-/a",
+		"github=w/..", "github=w/a b", "github=w/a}", "github=w/{env.A}", "GitHub=w/a", "github=w/a\nb", "github=w/a=b", "github w/a", "github=w/a;stripe=w/b",
+	} {
+		all[fmt.Sprintf("verify %q", value)] = because(verified("github", "/w/*", value),
+			`has something that is not a provider, a Secret and its key; write them as in "github=payments-webhooks/github"`)
+	}
+	for _, value := range []string{"webhooks", "*", "https://example.com/", "/a?b", "/a b", "/a,b", "/{env.A}", "/a#b"} {
+		all[fmt.Sprintf("paths %q", value)] = because(verified("github", value, "github=w/a"),
+			fmt.Sprintf("caddy-dedup/paths is %q", value), `such as "/webhooks/*"`)
+	}
 	for _, value := range []string{"30", "0s", "00s", "30d", "500ms", "1h30m", " 30s", "30s ", "-5s", "1.5m", "100000s", "30s\nretention 1s", "retention 1s\n30s", "30S"} {
 		all[fmt.Sprintf("timeout %q", value)] = because(newPod(annotated("timeout", value)),
 			fmt.Sprintf("caddy-dedup/timeout is %q", value), `such as "30s" or "5m"`)
@@ -320,9 +408,9 @@ func (r request) wrong(got *corev1.Pod, manifest corev1.PodSpec) error {
 	// What was there is there still.
 	rest := got.DeepCopy()
 	rest.Spec.InitContainers = rest.Spec.InitContainers[:at]
-	if volume(r.pod.Spec, "caddy-dedup-data") == (corev1.VolumeSource{}) {
-		rest.Spec.Volumes = slices.DeleteFunc(rest.Spec.Volumes, func(v corev1.Volume) bool { return v.Name == "caddy-dedup-data" })
-	}
+	rest.Spec.Volumes = slices.DeleteFunc(rest.Spec.Volumes, func(v corev1.Volume) bool {
+		return strings.HasPrefix(v.Name, "caddy-dedup-") && volume(r.pod.Spec, v.Name) == (corev1.VolumeSource{})
+	})
 	if !equal(rest, r.pod) {
 		return fmt.Errorf("besides the sidecar, it was changed to %s", inJSON(rest))
 	}

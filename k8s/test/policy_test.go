@@ -45,6 +45,12 @@ func TestExampleOfInjection(t *testing.T) {
 	sidecar := sidecarOf(t, got.Spec)
 	wantSameSidecar(t, sidecar)
 	values(t, sidecar, objects) // its Secret is there
+	secret := the[*corev1.Secret](t, objects)
+	for _, source := range volume(got.Spec, "caddy-dedup-secrets").Projected.Sources {
+		if key := source.Secret.Items[0].Key; source.Secret.Name != secret.Name || secret.StringData[key] == "" {
+			t.Errorf("the secret of a sender is %s, which is not there", inJSON(source.Secret))
+		}
+	}
 	asksTheSidecar(t, got.Spec.Containers[0], sidecar)
 	if port := the[*corev1.Service](t, objects).Spec.Ports[0].TargetPort.IntValue(); int32(port) != sidecar.Ports[0].ContainerPort {
 		t.Errorf("the Service sends to %d; the sidecar's port is %d", port, sidecar.Ports[0].ContainerPort)

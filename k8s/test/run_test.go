@@ -2,6 +2,10 @@ package test
 
 import (
 	"context"
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -10,6 +14,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -24,14 +29,15 @@ func TestInjectedArgumentsAreTheBinarys(t *testing.T) {
 	for name, r := range injected() {
 		t.Run(name, func(t *testing.T) {
 			environment := []string{"REDIS_URL=redis://redis:6379"}
-			out, err := command(t, environment, append(slices.Clone(r.args), "--print")...).Output()
+			arguments := withSecrets(t, r.args)
+			out, err := command(t, environment, append(slices.Clone(arguments), "--print")...).Output()
 			if err != nil {
-				t.Fatalf("%q: %v\n%s", r.args, err, stderr(err))
+				t.Fatalf("%q: %v\n%s", arguments, err, stderr(err))
 			}
 			wanted := []string{"dedup_health /live live", "dedup_health /ready", "metrics /metrics", "reverse_proxy " + r.args[4]}
-			for i, argument := range r.args {
+			for i, argument := range arguments {
 				if argument == "--dedup" {
-					wanted = append(wanted, "\t\t"+r.args[i+1]+"\n")
+					wanted = append(wanted, "\t\t"+arguments[i+1]+"\n")
 				}
 			}
 			for _, want := range wanted {
@@ -42,6 +48,28 @@ func TestInjectedArgumentsAreTheBinarys(t *testing.T) {
 			wantValid(t, string(out), environment)
 		})
 	}
+}
+
+// secretOfASender is one for each kind of provider: a text, and a public key in hex.
+const secretOfASender = "3d4017c3e843895a92b70aa74d1b7ebc9c982ccf2ec4968cc0cd55f12af4660c"
+
+var secretFile = regexp.MustCompile(`\{file\.(/secrets/[^}]+)\}`)
+
+// withSecrets returns the arguments with the files of secrets in a directory of the test.
+func withSecrets(t *testing.T, arguments []string) []string {
+	t.Helper()
+	directory := t.TempDir()
+	var all []string
+	for _, argument := range arguments {
+		all = append(all, secretFile.ReplaceAllStringFunc(argument, func(placeholder string) string {
+			file := filepath.Join(directory, secretFile.FindStringSubmatch(placeholder)[1])
+			if err := errors.Join(os.MkdirAll(filepath.Dir(file), 0o700), os.WriteFile(file, []byte(secretOfASender), 0o600)); err != nil {
+				t.Fatal(err)
+			}
+			return "{file." + file + "}"
+		}))
+	}
+	return all
 }
 
 func stderr(err error) []byte {
@@ -57,7 +85,7 @@ func TestRefusedProvidersAreTheBinarys(t *testing.T) {
 	tried := 0
 	for name, r := range refused() {
 		providers := r.pod.Annotations["caddy-dedup/providers"]
-		if providers == "" {
+		if _, other := r.pod.Annotations["caddy-dedup/verify"]; providers == "" || other {
 			continue
 		}
 		tried++
@@ -221,6 +249,44 @@ func TestSidecarsServe(t *testing.T) {
 				t.Errorf("caddy-dedup keys list: %v\n%s", err, out)
 			}
 		})
+	}
+}
+
+// The sidecar of the annotation for secrets: what GitHub has not signed gets 401, and the probe of
+// the application, which nobody signs, gets through.
+func TestInjectedSidecarVerifies(t *testing.T) {
+	application := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+	t.Cleanup(application.Close)
+	_, upstream, _ := net.SplitHostPort(application.Listener.Addr().String())
+	data, port := shortDir(t), freePort(t)
+	here := strings.NewReplacer(":8080", "127.0.0.1:"+port, ":8081", "127.0.0.1:"+freePort(t), "localhost:3000", "localhost:"+upstream,
+		"--redis", "--file", "{env.REDIS_URL}", filepath.Join(data, "keys"))
+	var arguments []string
+	for _, argument := range withSecrets(t, injected()["verified webhooks"].args) {
+		arguments = append(arguments, here.Replace(argument))
+	}
+	serve(t, []string{"XDG_DATA_HOME=" + data, "XDG_CONFIG_HOME=" + filepath.Join(data, "config")}, arguments...)
+	site := "http://127.0.0.1:" + port
+	eventually(t, "the application's probe", func() error { _, err := get(http.DefaultClient, site+"/healthz"); return err })
+
+	const body = `{"zen":"Keep it logically awesome."}`
+	hash := hmac.New(sha256.New, []byte(secretOfASender))
+	hash.Write([]byte(body))
+	for signature, want := range map[string]int{"": 401, strings.Repeat("0", 64): 401, hex.EncodeToString(hash.Sum(nil)): 200} {
+		request, err := http.NewRequestWithContext(t.Context(), http.MethodPost, site+"/webhooks/github", strings.NewReader(body))
+		if err != nil {
+			t.Fatal(err)
+		}
+		request.Header.Set("X-GitHub-Delivery", "72d3162e-cc78-11e3-81ab-4c9367dc0958")
+		request.Header.Set("X-Hub-Signature-256", "sha256="+signature)
+		resp, err := http.DefaultClient.Do(request)
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp.Body.Close()
+		if resp.StatusCode != want {
+			t.Errorf("with the signature %q: %s, want %d", signature, resp.Status, want)
+		}
 	}
 }
 
