@@ -23,7 +23,7 @@ func typed(t *testing.T, dir, line string) string {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), "sh", "-c", line)
 	cmd.Dir = dir
-	cmd.Env = append(homeEnv(dir), "PATH="+dir+string(os.PathListSeparator)+os.Getenv("PATH"), "REDIS_PASSWORD=secret")
+	cmd.Env = append(homeEnv(dir), "PATH="+dir+string(os.PathListSeparator)+os.Getenv("PATH"), "REDIS_PASSWORD=secret", "GITHUB_SECRET=secret")
 	var messages bytes.Buffer
 	cmd.Stderr = &messages
 	out, err := cmd.Output()
