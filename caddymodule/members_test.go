@@ -90,6 +90,30 @@ func TestTenantsInTheBodyShareNoKey(t *testing.T) {
 	}
 }
 
+// A handler in front can make a text for the scope from a member that no line of dedup names.
+func TestScopeOfAMemberThatMapGivesADefault(t *testing.T) {
+	address, runs := upstream(t, answers(201, ""))
+	s := serve(t, "map {http.dedup.json./tenant} {tenant} {", `"" main`, "default {http.dedup.json./tenant}", "}",
+		"header >X-Outcome {http.dedup.outcome}", "dedup {", "fingerprint none", "scope {tenant}", "}", "reverse_proxy "+address)
+	for _, group := range [][]string{
+		{`{}`, `{"tenant":"main"}`, `{"tenant":""}`, `{"tenant":null}`},
+		{`{"tenant":"other"}`, `{"tenant":"other","x":1}`},
+	} {
+		runs.Store(0)
+		for _, body := range group {
+			s.mustPost("k", body)
+		}
+		if runs.Load() != 1 {
+			t.Errorf("%s ran %d times, want once", group, runs.Load())
+		}
+	}
+	for _, body := range []string{`{"tenant":{"a":1}}`, `{"tenant":"a","tenant":"a"}`, "tenant=a"} {
+		if got := s.mustPost("k", body); got.header.Get("X-Outcome") != "missing" {
+			t.Errorf("%s: the outcome is %q, want missing: it must not share a key", body, got.header.Get("X-Outcome"))
+		}
+	}
+}
+
 // What can be no part of a scope or a key leaves the request without a key: it must not share
 // one with others.
 func TestMembersThatAreNoKey(t *testing.T) {

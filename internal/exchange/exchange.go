@@ -27,6 +27,8 @@ type exchange struct {
 	outcome       Outcome // the last one reported
 	counted       bool
 	hasParseSlot  bool
+	identifying   bool    // it looks for the key
+	unusable      bool    // [exchange.parseMappedMember] has read a member that cannot be part of the key
 	sender        *Sender // of the request; all of them if it is not verified
 	found         delivery.Found
 	key           idempotency.Key

@@ -23,10 +23,10 @@ import (
 
 // identify looks for the request's key, and reads the body for it.
 func (x *exchange) identify() keyDecision {
-	x.info.exchange = nil
+	x.info.exchange, x.identifying = x, true
 	defer func() {
 		x.releaseParseSlot()
-		x.info.exchange = x
+		x.identifying = false
 	}()
 	if isGRPC(x.r) {
 		return x.withoutKey(errors.New("a gRPC call streams both ways and cannot be replayed"))
@@ -69,6 +69,8 @@ func (x *exchange) identify() keyDecision {
 		}
 	}
 	switch err := x.setKey(found); {
+	case body.failed() != nil:
+		return x.bodyFailure(body.failed())
 	case errors.Is(err, delivery.ErrBodyTooLarge):
 		return x.withLargeBody("the scope")
 	case err != nil:

@@ -116,8 +116,7 @@ type requestInfo struct {
 	logged               bool // it was added to the access log
 
 	members map[string]member // of the body, by JSON pointer, that were read with the key
-	// exchange is that of the last dedup handler, for the other members and the first run; nil while
-	// the handler looks for its key.
+	// exchange is that of the last dedup handler, for the other members and the first run.
 	exchange *exchange
 }
 

@@ -121,17 +121,33 @@ func (x *exchange) parse(request delivery.Request) error {
 	if err := x.acquireParseSlot(); x.body.failed() != nil {
 		return err
 	}
-	if x.info.members == nil && len(x.members) > 0 {
-		x.info.members = make(map[string]member)
-	}
 	for _, pointer := range x.members {
-		text, err := request.Member(pointer)
-		if full := x.body.admit(len(text)); full != nil {
-			text, err = "", full
-		}
-		x.info.members[pointer] = member{text, err}
+		x.parseMember(request, pointer)
 	}
 	return x.body.failed()
+}
+
+// parseMember reads a member of the body.
+func (x *exchange) parseMember(request delivery.Request, pointer string) member {
+	text, err := request.Member(pointer)
+	if full := x.body.admit(len(text)); full != nil {
+		text, err = "", full
+	}
+	if x.info.members == nil {
+		x.info.members = make(map[string]member)
+	}
+	m := member{text, err}
+	x.info.members[pointer] = m
+	return m
+}
+
+// parseMappedMember reads a member that is part of the scope or the key by a placeholder of a handler
+// in front, such as map.
+func (x *exchange) parseMappedMember(pointer string) string {
+	_ = x.acquireParseSlot() // the failure shows below
+	m := x.parseMember(delivery.Request{Body: x.body.joined, Reserve: x.body.reserve}.Remember(), pointer)
+	x.unusable = x.unusable || m.err != nil
+	return m.text
 }
 
 // member returns a member of the body. A member that was not read with the key is empty once the
@@ -140,6 +156,9 @@ func (x *exchange) parse(request delivery.Request) error {
 func (s *requestInfo) member(pointer string) string {
 	if m, read := s.members[pointer]; read || s.exchange == nil {
 		return m.text
+	}
+	if s.exchange.identifying {
+		return s.exchange.parseMappedMember(pointer)
 	}
 	parseSlots <- struct{}{}
 	defer func() { <-parseSlots }()
@@ -163,6 +182,11 @@ func (x *exchange) replace(text string) (replaced string, values []string, err e
 		values = append(values, caddy.ToString(value))
 		if pointer, is := MemberPointer(name); is {
 			return value, x.info.members[pointer].err
+		}
+		for _, m := range x.info.members {
+			if x.unusable && m.err != nil {
+				return nil, m.err
+			}
 		}
 		return value, nil
 	})
