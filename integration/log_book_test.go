@@ -123,7 +123,4 @@ func (p *caddy) awaitAccess(t *testing.T, key string) entry {
 	})
 }
 
-var (
-	hexKey = regexp.MustCompile(`^[0-9a-f]{64}$`)
-	uuidV7 = regexp.MustCompile(`^[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}$`)
-)
+var hexKey = regexp.MustCompile(`^[0-9a-f]{64}$`)

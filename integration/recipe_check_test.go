@@ -32,27 +32,27 @@ func recipePages(t *testing.T) []string {
 	for i, page := range pages {
 		pages[i] = filepath.Base(page)
 	}
-	return pages
+	return slices.DeleteFunc(pages, func(page string) bool { return page == "README.md" })
 }
 
-// readChecks reads the last section of a page: how the recipe is started, and then three
-// times some commands and what they print.
+// readChecks reads the last section of a page: how the recipe is started, which begins as
+// README.md says, and then three times some commands and what they print.
 func readChecks(t *testing.T, page string) checks {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join("../docs/recipes", page))
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, section, found := strings.Cut(string(text), "\n## Check it\n")
+	_, section, found := strings.Cut(string(text), "\n## Try it\n")
 	if !found || strings.Contains(section, "\n## ") {
-		t.Fatalf("%s does not end with \"Check it\"", page)
+		t.Fatalf("%s does not end with \"Try it\"", page)
 	}
-	var c checks
+	c := checks{start: recipeBlock(t, "README.md", "sh")}
 	blocks := fencedBlocks(page, section)
 	for i, b := range blocks {
 		switch {
 		case i == 0 && b.language == "sh":
-			c.start = b.text
+			c.start += b.text
 		case i%2 == 1 && b.language == "sh" && i+1 < len(blocks) && blocks[i+1].language == "text":
 			c.run = append(c.run, check{b.text, blocks[i+1].text})
 		case i%2 == 0 && b.language == "text":
@@ -107,12 +107,15 @@ func bashWithCurl(t *testing.T) string {
 func runChecks(t *testing.T, bash, page string, c checks) []string {
 	t.Helper()
 	dir := shortTempDir(t)
-	port, standIn := freeport.Of(t), freeport.Of(t)
+	port, standIn, egress, admin := freeport.Of(t), freeport.Of(t), freeport.Of(t), fmt.Sprintf("127.0.0.1:%d", freeport.Of(t))
 	store := strings.TrimPrefix(redisStore(t), "store redis ")
 	here := strings.NewReplacer(
 		"redis://localhost:6379", store,
 		"localhost:8080", fmt.Sprintf("127.0.0.1:%d", port),
 		":8080 {", fmt.Sprintf(":%d {", port),
+		":8081 {", fmt.Sprintf(":%d {", egress),
+		"localhost:2019", admin,
+		"https://hooks.slack.com", fmt.Sprintf("http://127.0.0.1:%d", standIn), // as the page says
 		"localhost:3000", fmt.Sprintf("127.0.0.1:%d", standIn),
 		"http://:3000", fmt.Sprintf("http://:%d", standIn),
 	)
@@ -122,13 +125,14 @@ func runChecks(t *testing.T, bash, page string, c checks) []string {
 	}
 	options, _ := strings.CutPrefix(recipeBlock(t, page, "caddyfile"), "{\n")
 	const mark = "=== check ==="
-	script := "trap 'kill $(jobs -p); wait' EXIT\n" + c.start
+	// The binary of this test stands for the one that the commands build.
+	script := "trap 'kill $(jobs -p); wait' EXIT\n" + strings.Replace(c.start, "go build ./cmd/caddy-dedup && ", "", 1)
 	for _, check := range c.run {
 		script += "echo '" + mark + "'\n" + check.commands
 	}
 	for name, text := range map[string]string{
 		"docs/recipes/stand-in.caddyfile": string(service),
-		"Caddyfile":                       fmt.Sprintf("{\n\tadmin unix/%s\n\tdefault_bind 127.0.0.1\n%s", adminSocket(dir), options),
+		"Caddyfile":                       fmt.Sprintf("{\n\tadmin %s\n\tdefault_bind 127.0.0.1\n%s", admin, options),
 		"checks.sh":                       script,
 	} {
 		file := filepath.Join(dir, name)
@@ -146,7 +150,7 @@ func runChecks(t *testing.T, bash, page string, c checks) []string {
 	defer cancel()
 	cmd := exec.CommandContext(ctx, bash, "checks.sh")
 	cmd.Dir = dir
-	cmd.Env = append(homeEnv(dir), "CADDY_ADMIN=unix/"+adminSocket(dir), "PATH="+dir+string(os.PathListSeparator)+os.Getenv("PATH"), "NO_PROXY=127.0.0.1", "no_proxy=127.0.0.1")
+	cmd.Env = append(homeEnv(dir), "CADDY_ADMIN="+admin, "PATH="+dir+string(os.PathListSeparator)+os.Getenv("PATH"), "NO_PROXY=127.0.0.1", "no_proxy=127.0.0.1")
 	var said strings.Builder
 	cmd.Stderr = &said
 	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) } // so that it ends what it has started

@@ -1,9 +1,13 @@
 package integration
 
 import (
-	"encoding/json"
 	"fmt"
 	"net/http"
+	"os/exec"
+	"path"
+	"path/filepath"
+	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -12,140 +16,118 @@ import (
 
 const day = 24 * time.Hour
 
-const submitPath = "/v1/orchestration-runs"
-
-// startsRuns plays an engine that answers each submit with a run's record.
+// startsRuns plays a service that starts a run for each POST, and shows its record, which has
+// changed meanwhile, to a GET. It fails where a request asks for that.
 func startsRuns(w http.ResponseWriter, r *http.Request, n run) {
-	var submit struct {
-		Namespace        string `json:"namespace"`
-		OrchestrationRef struct {
-			Name string `json:"name"`
-		} `json:"orchestrationRef"`
+	if r.Method == http.MethodGet {
+		answersJSON(http.StatusOK, `{"id": %q, "state": "done"}`, path.Base(r.URL.Path))(w, r, n)
+		return
 	}
-	if err := json.Unmarshal([]byte(n.Body), &submit); err != nil {
-		panic(err) // the tests write these bodies
+	switch fail := r.Header.Get("Fail"); fail {
+	case "":
+	case "no answer":
+		noAnswer(w, r, n)
+		return
+	case "hangs":
+		untilGone(w, r, n)
+		return
+	case "cut":
+		cutStream(w, r, n)
+		return
+	case "says so":
+		answersJSON(http.StatusOK, `{"ok": false}`)(w, r, n)
+		return
+	default:
+		status, err := strconv.Atoi(fail)
+		if err != nil {
+			panic(err) // the tests write these fields
+		}
+		answersStatus(status)(w, r, n)
+		return
 	}
-	w.Header().Set("Location", fmt.Sprintf("/v1/orchestration-runs/%d", n.N))
-	answersJSON(http.StatusCreated, `{"run_id": "run-%s-%d", "namespace": %q, "orchestration": %q}`,
-		n.Key, n.N, submit.Namespace, submit.OrchestrationRef.Name)(w, r, n)
+	answersJSON(http.StatusCreated, `{"id": "run-%d", "state": "queued"}`, n.N)(w, r, n)
 }
 
-// submitTo is the body of a submit of an orchestration, in a namespace or in none.
-func submitTo(namespace, orchestration string) string {
-	if namespace == "" {
-		return fmt.Sprintf(`{"orchestrationRef": {"name": %q}, "input": {"ref": "main"}}`, orchestration)
+// posts counts the requests that would start something.
+func (u *upstream) posts() (n int) {
+	for _, r := range u.all() {
+		if r.Method == http.MethodPost {
+			n++
+		}
 	}
-	return fmt.Sprintf(`{"namespace": %q, "orchestrationRef": {"name": %q}, "input": {"ref": "main"}}`, namespace, orchestration)
+	return n
 }
 
 func TestRecipeOrchestrationSubmit(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t, "--appendonly", "yes", "--appendfsync", "always")
-	up := startUpstream(t, startsRuns)
+	g := newGate(t)
+	up := startUpstream(t, g.before(startsRuns))
 	r := readRecipe(t, "orchestration-submit.md").before(t, up).on(t, server.Addr)
 	a, b := r.start(t), r.start(t)
 
-	gitHub := func(id string) option { return header("X-GitHub-Delivery", id) }
-	submits := func(id string) option { return header("Idempotency-Key", id) }
-	gitLab := func(id string) option {
-		return func(r *http.Request) {
-			header("Idempotency-Key", id)(r)
-			header("X-Gitlab-Event", "Push Hook")(r)
-		}
-	}
+	const submits = "/v1/orchestration-runs"
+	deploy, inDefault := `{"orchestrationRef": {"name": "deploy"}}`, `{"namespace": "default", "orchestrationRef": {"name": "deploy"}, "input": {"n": 2}}`
+	all := a.postMany(1, submits, "d1", deploy)
+	up.awaitRuns(t, "d1", 1)
+	all = append(append(all, a.postMany(2, submits, "d1", deploy)...), b.postMany(3, submits, "d1", inDefault)...)
+	a.awaitWaiting(t, 2, all...)
+	b.awaitWaiting(t, 3, all...)
+	g.open()
+	got := replies(t, all)
+	allAlike(t, got)
+	wantAnswer(t, got[0], 201, `{"id": "run-1", "state": "queued"}`)
 
-	first := a.post(t, submitPath, "", submitTo("shop", "deploy"), submits("d1"), host("a.test"))
-	wantFresh(t, first, 201, first.Body)
-	if first.member(t, "run_id") != "run-d1-1" {
-		t.Fatalf("the first submit got %q", first.Body)
-	}
-	// The same delivery by another caller, at another replica with a name of its own, and
-	// with its members in another order, is the same run.
-	for _, p := range []*caddy{a, b} {
-		again := p.post(t, submitPath, "", `{"orchestrationRef":{"name":"deploy"},"input":{"ref":"main"},"namespace":"shop"}`, submits("d1"),
-			header("Authorization", "Bearer x"), host("b.test"))
-		wantReplay(t, again, first)
-		if again.Header.Get("Location") != first.Header.Get("Location") {
-			t.Errorf("the duplicate is told of the run at %q, the first of %q", again.Header.Get("Location"), first.Header.Get("Location"))
+	now := `{"id": "run-1", "state": "done"}`
+	repeat := func(p *caddy) {
+		t.Helper()
+		for _, body := range []string{deploy, inDefault} { // another caller, at another name of the service
+			wantAnswer(t, p.post(t, submits, "d1", body, header("Authorization", "Bearer x"), host("b.test")), 201, now)
 		}
 	}
-	wantProblem(t, b.post(t, submitPath, "", `{"namespace": "shop", "orchestrationRef": {"name": "deploy"}, "input": {"ref": "other"}}`, submits("d1")),
-		422, "idempotency_key_reused")
-	// Neither another place nor another sender's equal ID is.
+	repeat(a)
+	repeat(b)
+	if n := up.posts(); n != 1 {
+		t.Errorf("the engine started %d runs, want 1", n)
+	}
+	wantLives(t, redisClient(t, server), 1, 7*day-time.Minute, 7*day)
+	// A submit that failed is none.
+	for _, status := range []string{"500", "404"} {
+		if got := a.post(t, submits, "d2", deploy, header("Fail", status)); fmt.Sprint(got.Status) != status {
+			t.Errorf("a submit that fails got %d, want %s", got.Status, status)
+		}
+	}
 	for name, got := range map[string]reply{
-		"another namespace":           b.post(t, submitPath, "", submitTo("store", "deploy"), submits("d1")),
-		"no namespace":                b.post(t, submitPath, "", submitTo("", "deploy"), submits("d1")),
-		"another orchestration":       b.post(t, submitPath, "", submitTo("shop", "build"), submits("d1")),
-		"the same letters, cut apart": b.post(t, submitPath, "", submitTo("sho", "pdeploy"), submits("d1")),
-		"the same letters, joined":    b.post(t, submitPath, "", submitTo("", "shop:deploy"), submits("d1")),
-		"a sender":                    b.post(t, submitPath, "", submitTo("shop", "deploy"), gitHub("d1")),
-		"another sender":              b.post(t, submitPath, "", submitTo("shop", "deploy"), gitLab("d1")),
-		"another delivery":            b.post(t, submitPath, "", submitTo("shop", "deploy"), submits("d2")),
+		"the submit after a failure":   b.post(t, submits, "d2", deploy),
+		"another namespace":            b.post(t, submits, "d1", `{"namespace": "shop", "orchestrationRef": {"name": "deploy"}}`),
+		"another orchestration":        b.post(t, submits, "d1", `{"orchestrationRef": {"name": "build"}}`),
+		"the same letters, cut apart":  b.post(t, submits, "d1", `{"namespace": "defaul", "orchestrationRef": {"name": "tdeploy"}}`),
+		"a sender with an equal ID":    b.post(t, submits, "", deploy, header("X-GitHub-Delivery", "d1")),
+		"another one":                  b.post(t, submits, "d1", deploy, header("X-Gitlab-Event", "Push Hook")),
+		"another delivery of that one": b.post(t, submits, "d3", deploy, header("X-Gitlab-Event", "Push Hook")),
 	} {
-		if got.Status != 201 || got.replayed() || got.executionID() == "" || got.executionID() == first.executionID() {
+		if got.Status != 201 || !strings.Contains(got.Body, "queued") || got.replayed() || got.executionID() == "" {
 			t.Errorf("%s got %d %q, replayed: %v; want a run of its own", name, got.Status, got.Body, got.replayed())
 		}
 	}
 	for range 2 {
-		for _, other := range []reply{a.post(t, submitPath, "", submitTo("shop", "deploy")), a.post(t, submitPath, "", `{"input": 1}`, submits("d1"))} {
+		for _, other := range []reply{a.post(t, submits, "", deploy), a.post(t, submits, "d1", "deploy"), a.post(t, "/v1/other", "d1", deploy)} {
 			if other.Status != 201 || other.replayed() || other.executionID() != "" {
-				t.Errorf("a submit without ID or orchestration got %d %v, want it passed", other.Status, other.Header)
+				t.Errorf("a request without ID or JSON, or to another route, got %d %v, want it passed", other.Status, other.Header)
 			}
 		}
 	}
-	wantLives(t, redisClient(t, server), 9, 7*day-time.Minute, 7*day)
-
+	// A replica crashes, and then Redis.
 	a = r.restart(t, a)
-	wantReplay(t, a.post(t, submitPath, "", submitTo("shop", "deploy"), submits("d1")), first)
+	repeat(a)
 	server.Kill()
 	server.Restart()
-	for _, p := range []*caddy{a, b} {
-		var got reply
-		eventually(t, "the restarted store is asked again", func() bool {
-			got = p.post(t, submitPath, "", submitTo("shop", "deploy"), submits("d1"))
-			return got.Status != 503
-		})
-		wantReplay(t, got, first)
-	}
-}
+	eventually(t, "the restarted store is asked again", func() bool { return b.post(t, submits, "d1", deploy).Status != 503 })
+	repeat(b)
 
-// A failed submit is none: the next one runs.
-func TestRecipeOrchestrationSubmitFails(t *testing.T) {
-	t.Parallel()
-	server := redistest.Start(t)
-	up := startUpstream(t, inTurn(answersStatus(500), answersStatus(404), startsRuns))
-	p := readRecipe(t, "orchestration-submit.md").before(t, up).on(t, server.Addr).start(t)
-	delivery := header("Idempotency-Key", "d1")
-	wantFresh(t, p.post(t, submitPath, "", submitTo("shop", "deploy"), delivery), 500, "run 1 of d1")
-	wantFresh(t, p.post(t, submitPath, "", submitTo("shop", "deploy"), delivery), 404, "run 2 of d1")
-	third := p.post(t, submitPath, "", submitTo("shop", "deploy"), delivery)
-	wantFresh(t, third, 201, third.Body)
-	wantReplay(t, p.post(t, submitPath, "", submitTo("shop", "deploy"), delivery), third)
-	up.wantRuns(t, "d1", 3)
-}
-
-// How long a run is remembered is set where the process is started.
-func TestRecipeOrchestrationSubmitIsRememberedForGood(t *testing.T) {
-	server := redistest.Start(t)
-	up := startUpstream(t, startsRuns)
-	t.Setenv("RUN_RETENTION", "36500d")
-	p := readRecipe(t, "orchestration-submit.md").before(t, up).on(t, server.Addr).start(t)
-	first := p.post(t, submitPath, "d1", submitTo("shop", "deploy"))
-	wantReplay(t, p.post(t, submitPath, "d1", submitTo("shop", "deploy")), first)
-	wantLives(t, redisClient(t, server), 1, 36499*day, 36500*day)
-}
-
-// A caller that looks at the state is sent to the record as it is now.
-func TestRecipeOrchestrationSubmitSeesOther(t *testing.T) {
-	t.Parallel()
-	server := redistest.Start(t)
-	up := startUpstream(t, startsRuns)
-	p := readRecipe(t, "orchestration-submit.md").before(t, up).on(t, server.Addr).
-		with(t, "scope orchestration-runs", "scope orchestration-runs\non_duplicate see_other").start(t)
-	first := p.post(t, submitPath, "d1", submitTo("shop", "deploy"))
-	again := p.post(t, submitPath, "d1", submitTo("shop", "deploy"))
-	wantReplay(t, again, reply{Status: 303, Header: first.Header})
-	if again.Header.Get("Location") != first.Header.Get("Location") || again.Header.Get("Location") == "" {
-		t.Errorf("the duplicate is sent to %q", again.Header.Get("Location"))
+	empty := exec.CommandContext(t.Context(), binary, "validate", "--config", filepath.Join(a.conf.dir, "Caddyfile"))
+	empty.Env = append(homeEnv(a.conf.dir), "RUN_RETENTION=")
+	if out, err := empty.CombinedOutput(); err == nil || !strings.Contains(string(out), "retention takes one argument") {
+		t.Errorf("with an empty RUN_RETENTION: %v\n%s", err, out)
 	}
 }

@@ -2,7 +2,6 @@ package integration
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"net/http"
 	"os"
@@ -58,7 +57,11 @@ func (r recipe) with(t *testing.T, replacements ...string) recipe {
 // before puts the upstream in place of the page's.
 func (r recipe) before(t *testing.T, up *upstream) recipe {
 	t.Helper()
-	return r.with(t, "localhost:3000", up.addr)
+	if !strings.Contains(r.text, "localhost:3000") {
+		t.Fatalf("%s has no upstream localhost:3000", r.page)
+	}
+	r.text = strings.ReplaceAll(r.text, "localhost:3000", up.addr)
+	return r
 }
 
 // on puts a Redis in place of the page's.
@@ -132,16 +135,6 @@ func wantLives(t *testing.T, client *redis.Client, n int, least, most time.Durat
 			t.Errorf("Redis keeps %s for %s, want more than %s and %s at most", key, life, least, most)
 		}
 	}
-}
-
-// member returns a member of an answer's JSON body, as fmt prints it.
-func (r reply) member(t *testing.T, name string) string {
-	t.Helper()
-	var body map[string]any
-	if err := json.Unmarshal([]byte(r.Body), &body); err != nil {
-		t.Fatalf("the body of %d %q is no JSON object: %v", r.Status, shorten(r.Body), err)
-	}
-	return fmt.Sprint(body[name])
 }
 
 // answersJSON answers with a status and a JSON body.
