@@ -19,9 +19,9 @@ func TestExampleCaddyfile(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	api, upstream := strconv.Itoa(freeport.Of(t)), strconv.Itoa(freeport.Of(t))
+	api, upstream, admin := strconv.Itoa(freeport.Of(t)), strconv.Itoa(freeport.Of(t)), strconv.Itoa(freeport.Of(t))
 	// Only its ports are taken elsewhere, for other tests run beside this one.
-	caddyfile := strings.NewReplacer("8080", api, "8081", upstream).Replace(string(text))
+	caddyfile := strings.NewReplacer("8080", api, "8081", upstream, "2019", admin).Replace(string(text))
 	dir := shortTempDir(t)
 	file := filepath.Join(dir, "Caddyfile")
 	if err := os.WriteFile(file, []byte(caddyfile), 0o600); err != nil {
@@ -30,6 +30,10 @@ func TestExampleCaddyfile(t *testing.T) {
 	p := startProcess(t, dir, "run", "--config", file)
 	p.addr = "127.0.0.1:" + api
 	p.awaitLog(t, "serving initial configuration", func(e entry) bool { return e.text("msg") == "serving initial configuration" })
+
+	if warnings := p.log.find(func(e entry) bool { return e.text("level") != "info" }); len(warnings) != 0 {
+		t.Errorf("the start warns: %v", warnings)
+	}
 
 	first := p.post(t, "/payments", "order-1", "amount=10")
 	if first.Status != 201 || !strings.HasPrefix(first.Body, "payment ") || first.replayed() {
@@ -41,6 +45,26 @@ func TestExampleCaddyfile(t *testing.T) {
 		t.Errorf("another key got %d %q, want another payment", other.Status, other.Body)
 	}
 	wantProblem(t, p.post(t, "/payments", "order-1", "amount=11"), 422, "idempotency_key_reused")
+
+	if failed := p.post(t, "/payments", "order-3", "amount=10", header("Fail", "503")); failed.Status != 503 {
+		t.Errorf("a payment that fails got %d", failed.Status)
+	}
+	if again := p.post(t, "/payments", "order-3", "amount=10"); again.Status != 201 || again.replayed() {
+		t.Errorf("the next one with its key got %d, replayed: %v", again.Status, again.replayed())
+	}
+	github := header("X-GitHub-Delivery", "delivery-1")
+	delivery := p.post(t, "/webhooks/github", "", "{}", github)
+	wantReplay(t, p.post(t, "/webhooks/github", "", "{}", github), delivery)
+
+	list, code := command(t, dir, "keys", "list", "--address", "localhost:"+admin)
+	for _, id := range []string{"order-1", "order-2", "order-3", "delivery-1"} {
+		if code != 0 || !strings.Contains(list, id) {
+			t.Errorf("keys list ends with %d, without %s:\n%s", code, id, list)
+		}
+	}
+	if out, code := command(t, dir, "run", "--config", file); code == 0 || !strings.Contains(out, "in use by process") {
+		t.Errorf("a second start ends with %d and says\n%s", code, out)
+	}
 
 	// The log names the directory; without it all begins anew.
 	kept := p.awaitLog(t, "where the state is", func(e entry) bool { return e.text("msg") == "claims and responses are kept" })
