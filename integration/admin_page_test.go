@@ -172,6 +172,7 @@ func TestAdminPage(t *testing.T) {
 		"keys list":          only(whole),
 		"keys show":          only(whole),
 		"keys release":       freed(cutOff),
+		"keys complete":      completed,
 		"keys forget":        freed(cutOff),
 		"More than one key":  freed(cutOff, order),
 		"Many keys at once":  many,

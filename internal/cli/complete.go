@@ -9,11 +9,9 @@ import (
 	"unicode/utf8"
 
 	"github.com/spf13/cobra"
-)
 
-// maxCompleteBody is the maximum size of the body of a response that an operator gives a key, in
-// bytes. The admin API has the same.
-const maxCompleteBody = 1 << 20
+	"github.com/caddy-dedup/caddy-dedup/internal/admin"
+)
 
 func completeCommand() *cobra.Command {
 	cmd := changeCommand("complete", "Completes keys: duplicates get a response", "completed", http.MethodPost, "/complete", `
@@ -30,24 +28,20 @@ now on duplicates get this response, and nothing runs.`, completion)
 
 // completion returns the response that the flags of complete stand for, as the admin API reads it.
 func completion(cmd *cobra.Command) (any, error) {
-	var response struct {
-		Status      int    `json:"status"`
-		ContentType string `json:"content_type,omitempty"`
-		Body        string `json:"body,omitempty"`
-	}
+	var response admin.CompleteRequest
 	response.Status, _ = cmd.Flags().GetInt("status")
 	response.ContentType, _ = cmd.Flags().GetString("content-type")
 	response.Body, _ = cmd.Flags().GetString("body")
 	if name, is := strings.CutPrefix(response.Body, "@"); is {
-		text, err := readStart(name, maxCompleteBody+1)
+		text, err := readStart(name, admin.MaxCompleteBody+1)
 		if err != nil {
 			return nil, wrongUsage("--body: %w", err)
 		}
 		response.Body = text
 	}
 	switch {
-	case len(response.Body) > maxCompleteBody:
-		return nil, wrongUsage("--body is larger than %d bytes, the maximum", maxCompleteBody)
+	case len(response.Body) > admin.MaxCompleteBody:
+		return nil, wrongUsage("--body is larger than %d bytes, the maximum", admin.MaxCompleteBody)
 	case !utf8.ValidString(response.Body): // JSON would change it
 		return nil, wrongUsage("--body is not UTF-8")
 	}

@@ -71,7 +71,7 @@ func TestComplete(t *testing.T) {
 		}
 		return "@" + path
 	}
-	largest := strings.Repeat("x", maxCompleteBody)
+	largest := strings.Repeat("x", admin.MaxCompleteBody)
 	for name, c := range map[string]struct {
 		args   []string
 		status int
