@@ -107,9 +107,9 @@ func TestScopeOfAMemberThatMapGivesADefault(t *testing.T) {
 			t.Errorf("%s ran %d times, want once", group, runs.Load())
 		}
 	}
-	for _, body := range []string{`{"tenant":{"a":1}}`, `{"tenant":"a","tenant":"a"}`, "tenant=a"} {
-		if got := s.mustPost("k", body); got.header.Get("X-Outcome") != "missing" {
-			t.Errorf("%s: the outcome is %q, want missing: it must not share a key", body, got.header.Get("X-Outcome"))
+	for body, want := range map[string]string{`{"tenant":{"a":1}}`: "unusable", `{"tenant":"a","tenant":"a"}`: "missing", "tenant=a": "missing"} {
+		if got := s.mustPost("k", body); got.header.Get("X-Outcome") != want {
+			t.Errorf("%s: the outcome is %q, want %s: it must not share a key", body, got.header.Get("X-Outcome"), want)
 		}
 	}
 }
