@@ -71,6 +71,13 @@ func Canonicalize(text []byte, exclude ...string) ([]byte, error) {
 // a surrogate pair ([ErrHalfPair]; RFC 8785, section 3.2.2.2). Excluded values may have both. After
 // an error, what was written means nothing.
 func (d *Document) WriteCanonical(to io.Writer, exclude ...string) error {
+	return d.Root().WriteCanonical(to, exclude...)
+}
+
+// WriteCanonical is [Document.WriteCanonical] for a part of a document. The pointers start at the
+// document, and one that names the part itself leaves nothing to write.
+func (v Value) WriteCanonical(to io.Writer, exclude ...string) error {
+	d := v.doc
 	var excluded []bool
 	for _, pointer := range exclude {
 		if pointer == "" {
@@ -83,7 +90,10 @@ func (d *Document) WriteCanonical(to io.Writer, exclude ...string) error {
 			d.exclude(excluded, d.Root(), slices.Collect(jsontext.Pointer(pointer).Tokens()))
 		}
 	}
-	return d.write(to, 0, excluded)
+	if excluded != nil && excluded[v.node] {
+		return nil
+	}
+	return d.write(to, v.node, excluded)
 }
 
 // exclude marks the nodes that the tokens of a JSON pointer name, starting from v.

@@ -115,6 +115,17 @@ func TestCanonicalJSONWithoutExcludedMembers(t *testing.T) {
 			t.Errorf("without %q: got %s, %v; want %s", c.exclude, got, err, c.want)
 		}
 	}
+	doc, err := canonicaljson.Parse([]byte(text), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	part, _ := doc.Root().At("/d")
+	for exclude, want := range map[string]string{"/d/e/f": `{"e":{},"e2":5}`, "/e": `{"e":{"f":4},"e2":5}`, "/*/e": `{"e2":5}`, "/d": ``} {
+		var got strings.Builder
+		if err := part.WriteCanonical(&got, exclude); err != nil || got.String() != want {
+			t.Errorf("/d without %q: got %s, %v; want %s", exclude, got.String(), err, want)
+		}
+	}
 	if got, err := canonicaljson.Canonicalize([]byte(text), ""); err == nil {
 		t.Errorf("without the whole document: got %s", got)
 	}

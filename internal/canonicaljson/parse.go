@@ -34,8 +34,8 @@ const (
 // Two names with such an escape count as the same name.
 func Parse(text []byte, reserve func(bytes int) error) (*Document, error) {
 	text = bytes.TrimPrefix(text, []byte("\ufeff"))
-	if len(text) > math.MaxInt32 {
-		return nil, fmt.Errorf("the text has %d bytes; it must have at most %d", len(text), math.MaxInt32)
+	if err := checkLength(text); err != nil {
+		return nil, err
 	}
 	if !utf8.Valid(text) {
 		return nil, fmt.Errorf("not JSON at byte %d: invalid UTF-8", validBytes(text))
@@ -54,6 +54,14 @@ func Parse(text []byte, reserve func(bytes int) error) (*Document, error) {
 		return nil, err
 	}
 	return p.Document, nil
+}
+
+// checkLength reports an error for a text whose offsets a [span] has no room for.
+func checkLength(text []byte) error {
+	if len(text) > math.MaxInt32 {
+		return fmt.Errorf("the text has %d bytes; it must have at most %d", len(text), math.MaxInt32)
+	}
+	return nil
 }
 
 // validBytes returns the offset of the first byte that is not valid UTF-8.
@@ -147,18 +155,10 @@ func (p *parser) parse() error {
 	for parent := uint32(none); ; {
 		var name span
 		if parent != none && p.text[p.nodes[parent].value] == '{' {
-			if p.skipSpace() != '"' {
-				return p.syntaxError("the name of a member must start here, in quotes")
-			}
-			start := p.offset
-			if err := p.readString(); err != nil {
+			var err error
+			if name, err = p.name(); err != nil {
 				return err
 			}
-			name = span{uint32(start), uint32(p.offset)}
-			if p.skipSpace() != ':' {
-				return p.syntaxError("a colon must follow the name of a member")
-			}
-			p.offset++
 		}
 		i, c := uint32(len(p.nodes)), p.skipSpace()
 		p.nodes = append(p.nodes, node{name: name, value: uint32(p.offset), end: parent, sorted: i})
@@ -185,24 +185,54 @@ func (p *parser) parse() error {
 		}
 		p.offset++
 	}
-	if p.skipSpace(); p.offset < len(p.text) {
-		return p.syntaxError("more than one JSON value")
+	return p.end()
+}
+
+// name reads the name of a member, and the colon behind it.
+func (p *parser) name() (span, error) {
+	if p.skipSpace() != '"' {
+		return span{}, p.syntaxError("the name of a member must start here, in quotes")
 	}
-	return nil
+	start := p.offset
+	if err := p.readString(); err != nil {
+		return span{}, err
+	}
+	name := span{uint32(start), uint32(p.offset)}
+	if p.skipSpace() != ':' {
+		return span{}, p.syntaxError("a colon must follow the name of a member")
+	}
+	p.offset++
+	return name, nil
 }
 
 // closeNode closes an object or array, and returns its parent.
 func (p *parser) closeNode(open uint32) (parent uint32, err error) {
 	n := &p.nodes[open]
-	if want := p.text[n.value] + 2; p.skipSpace() != want { // in ASCII
-		return none, p.syntaxError("a comma or a closing bracket or brace must follow a value")
+	if err := p.closing(p.text[n.value] + 2); err != nil { // in ASCII
+		return none, err
 	}
-	p.offset++
 	parent, n.end = n.end, uint32(len(p.nodes))
 	if p.text[n.value] == '{' {
 		err = p.sortMembers(open)
 	}
 	return parent, err
+}
+
+// closing reads the bracket or brace with which an object or array ends.
+func (p *parser) closing(want byte) error {
+	if p.skipSpace() != want {
+		return p.syntaxError("a comma or a closing bracket or brace must follow a value")
+	}
+	p.offset++
+	return nil
+}
+
+// end reports an error if there is more than white space.
+func (p *parser) end() error {
+	if p.skipSpace(); p.offset < len(p.text) {
+		return p.syntaxError("more than one JSON value")
+	}
+	return nil
 }
 
 // sortMembers sets [node.sorted] of the members of an object. It returns an error if two have the same
