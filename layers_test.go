@@ -18,10 +18,11 @@ var layers = map[string]struct{ code, tests []string }{
 	"":                         {code: list("caddymodule", "internal/cli")},
 	"cmd/caddy-dedup":          {code: list("", "internal/cli")},
 	"caddymodule":              {code: list("internal/admin", "internal/dashboard", "internal/delivery", "internal/engine", "internal/exchange", "internal/idempotency", "internal/signature", "internal/storepool", "internal/seal", "internal/store/file", "internal/store/memory", "internal/store/redis"), tests: list("internal/redistest")},
-	"internal/exchange":        {code: list("internal/delivery", "internal/engine", "internal/idempotency", "internal/signature", "internal/storepool"), tests: list("internal/store/memory")},
+	"internal/exchange":        {code: list("internal/delivery", "internal/engine", "internal/idempotency", "internal/jsonrpc", "internal/signature", "internal/storepool"), tests: list("internal/store/memory")},
 	"internal/admin":           {code: list("internal/engine", "internal/idempotency"), tests: list("internal/store/memory")},
 	"internal/dashboard":       {code: list("internal/admin", "internal/idempotency"), tests: list("internal/engine", "internal/store/memory")},
 	"internal/canonicaljson":   {tests: list("internal/idempotency")},
+	"internal/jsonrpc":         {code: list("internal/canonicaljson")},
 	"internal/idempotency":     {code: list("internal/canonicaljson")},
 	"internal/delivery":        {code: list("internal/canonicaljson", "internal/idempotency"), tests: list("internal/signature")},
 	"internal/signature":       {code: list("internal/canonicaljson"), tests: list("internal/delivery")},
@@ -167,7 +168,7 @@ func TestPackagesStayClearOfCaddyAndOfStores(t *testing.T) {
 // The rules and the engine know no network. Only their own imports count: the
 // logger brings an HTTP server with it.
 func TestRulesAndEngineImportNoNetwork(t *testing.T) {
-	for _, name := range []string{"idempotency", "engine", "seal", "canonicaljson"} {
+	for _, name := range []string{"idempotency", "engine", "seal", "canonicaljson", "jsonrpc"} {
 		for _, imported := range goList(t, "-f", `{{join .Imports "\n"}}`, "./internal/"+name) {
 			if imported == "net" || strings.HasPrefix(imported, "net/") {
 				t.Errorf("%s imports %s", name, imported)
