@@ -194,15 +194,23 @@ func TestVerifiedSenderSelectsTheKey(t *testing.T) {
 	}
 }
 
-// Unsigned challenges pass; of the handshakes, the signed ones.
+// Unsigned challenges pass; of the handshakes, the signed ones. None of what passes offers another
+// protocol: nobody would verify what the client sends behind a 101.
 func TestVerifyAndHandshakes(t *testing.T) {
 	t.Setenv("TEST_SECRET", "secret")
 	var got []string
-	up := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { got = append(got, r.Method) }))
+	up := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		got = append(got, r.Method)
+		if r.Header.Get("Upgrade")+r.Header.Get("Http2-Settings") != "" {
+			t.Errorf("the upstream got an offer: %v", r.Header)
+		}
+	}))
 	defer up.Close()
 	s := serve(t, "dedup dropbox asana {", "verify dropbox {env.TEST_SECRET}", "verify asana {env.TEST_SECRET}", "}",
 		"reverse_proxy "+up.Listener.Addr().String())
 	signed := strings.TrimPrefix(githubSignature("secret", `{"events": []}`), "sha256=")
+	offer := []string{"Connection", "Upgrade, HTTP2-Settings", "Upgrade", "h2c", "HTTP2-Settings", "AAMAAABkAAQAAP__"}
+	signedOffer := append([]string{"X-Hook-Signature", signed}, offer...)
 	for i, c := range []struct {
 		request signedRequest
 		want    int
@@ -215,6 +223,9 @@ func TestVerifyAndHandshakes(t *testing.T) {
 		{signedRequest{header: []string{"X-Hook-Secret", "s"}}, 401, 1}, // asana's, which is never signed
 		{signedRequest{body: `{"events": []}`, header: []string{"X-Hook-Signature", signed}}, 200, 2},
 		{signedRequest{body: `{"events": []}`, header: []string{"X-Hook-Signature", signed}}, 200, 3},
+		{signedRequest{method: "GET", target: "/?challenge=1", header: offer}, 200, 4},
+		{signedRequest{body: `{"events": []}`, header: signedOffer}, 200, 5},
+		{signedRequest{method: "PUT", body: `{"events": []}`, header: signedOffer}, 200, 6},
 	} {
 		if status, answer := s.do(c.request); status != c.want || len(got) != c.runs {
 			t.Errorf("request %d: got %d %s after %q; want %d after %d", i+1, status, answer, got, c.want, c.runs)

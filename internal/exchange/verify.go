@@ -43,6 +43,7 @@ func (x *exchange) verifyAndIdentify() keyDecision {
 
 // verify checks the request's signature. It returns nil for a request that a sender has signed.
 func (x *exchange) verify() keyDecision {
+	removeUpgrade(x.r.Header) // nobody would verify what the client sends behind a 101
 	pending, err := x.Verify.Verifiers.Begin(x.asReceived(), time.Now())
 	if err != nil {
 		return x.refuseUnsigned(err, x.r.ContentLength, 0)
