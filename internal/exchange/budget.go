@@ -78,12 +78,15 @@ func (e spentError) Error() string {
 	return fmt.Sprintf("the limit of %d buffered bytes is reached", e.limit)
 }
 
-// largeError is the error of a request that needs more than all new requests together get.
-type largeError struct{ bytes, limit int64 }
+// largeError is the error of a request that needs more than its share, which all like it get together.
+type largeError struct {
+	bytes, limit int64
+	share        string // of the limit, in words
+}
 
 // Error implements error.
 func (e *largeError) Error() string {
-	return fmt.Sprintf("the body would take %d bytes with what it is parsed into, more than nine tenths of limits { buffered }, %d bytes", e.bytes, e.limit)
+	return fmt.Sprintf("the body would take %d bytes with what it is parsed into, more than %s of limits { buffered }, %d bytes", e.bytes, e.share, e.limit)
 }
 
 // Unwrap returns [delivery.ErrBodyTooLarge].
@@ -140,7 +143,7 @@ func (a *Allowance) Admit(n int) error {
 	switch all := a.bytes + int64(n); {
 	case all <= smallBody:
 	case all > b.newRequestLimit():
-		return &largeError{all, b.limit}
+		return &largeError{all, b.limit, "nine tenths"}
 	case b.used+int64(n) > b.newRequestLimit():
 		return spentError{b.limit}
 	}

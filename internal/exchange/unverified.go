@@ -66,7 +66,7 @@ func (a *Allowance) awaitShareLocked(n int64) error {
 	b := a.Budget
 	for a.unverified.interrupt != nil && a.bytes+n > smallBody && b.unverified+n > b.limit/2 {
 		if a.bytes+n > b.limit/2 {
-			return &largeError{a.bytes + n, b.limit}
+			return &largeError{a.bytes + n, b.limit, "half"}
 		}
 		var read int64
 		for _, other := range b.unread {
