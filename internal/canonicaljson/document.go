@@ -166,6 +166,21 @@ func (v Value) scalar() []byte {
 	return v.doc.text[n.value:n.end]
 }
 
+// Names yields the names of an object's members, in order, but for those with half of a surrogate pair.
+// For any other value it yields nothing.
+func (v Value) Names() iter.Seq[string] {
+	return func(yield func(string) bool) {
+		if v.Kind() != jsontext.KindBeginObject {
+			return
+		}
+		for member := range v.doc.children(v.node) {
+			if name, err := v.doc.unquote(v.doc.raw(v.doc.nodes[member].name), 0); err == nil && !yield(string(name)) {
+				return
+			}
+		}
+	}
+}
+
 // Elements yields the elements of an array, in order. For any other value it
 // yields nothing.
 func (v Value) Elements() iter.Seq[Value] {

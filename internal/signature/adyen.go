@@ -3,6 +3,7 @@ package signature
 import (
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 
 	"github.com/go-json-experiment/json/jsontext"
@@ -17,6 +18,9 @@ var adyenMembers = []string{
 	"/amount/value", "/amount/currency", "/eventCode", "/success",
 }
 
+// adyenNames are the names by which all that is signed is found.
+var adyenNames = strings.Split("notificationItems/NotificationRequestItem/amount"+strings.Join(adyenMembers, ""), "/")
+
 // adyenReference is the merchant's own text, the only member that may have a colon: with a second
 // one, bytes could move from one member to the next under the same signature.
 const adyenReference = "/merchantReference"
@@ -26,6 +30,9 @@ func verifyAdyen(a attempt, body Body) (string, error) {
 	doc, reason, err := parse(body)
 	if doc == nil {
 		return reason, err
+	}
+	if hasOtherCase(doc.Root()) {
+		return otherCase, nil
 	}
 	n := 0
 	if items, ok := doc.Root().At("/notificationItems"); ok {
@@ -47,6 +54,10 @@ func (a attempt) checkAdyenItem(element canonicaljson.Value) string {
 	if !ok {
 		return "it has no NotificationRequestItem"
 	}
+	amount, hasAmount := item.At("/amount")
+	if hasOtherCase(element) || hasOtherCase(item) || hasAmount && hasOtherCase(amount) {
+		return otherCase
+	}
 	text, _ := adyenText(item, "/additionalData/hmacSignature")
 	digest := a.run.decode(text)
 	if digest == nil {
@@ -64,6 +75,19 @@ func (a attempt) checkAdyenItem(element canonicaljson.Value) string {
 		return noMatch
 	}
 	return ""
+}
+
+const otherCase = "the name of a member differs from a signed one only in case"
+
+// hasOtherCase reports whether an object has a member that software which does not mind the case of
+// names, such as Go's encoding/json, would read in place of a signed one.
+func hasOtherCase(object canonicaljson.Value) bool {
+	for name := range object.Names() {
+		if slices.ContainsFunc(adyenNames, func(signed string) bool { return name != signed && strings.EqualFold(name, signed) }) {
+			return true
+		}
+	}
+	return false
 }
 
 // adyenText returns a member as text, empty if there is none, and whether it has a text.

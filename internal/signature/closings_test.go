@@ -119,6 +119,13 @@ func TestAdyenItems(t *testing.T) {
 		{``, false},
 		{`{"notificationItems":[` + good + `],"notificationItems":[]}`, false},
 		{`{"notificationItems":[` + good + `]`, false},
+		// Software that does not mind the case of names would read what is not signed.
+		{`{"notificationItems":[` + good + `],"NotificationItems":[{}]}`, false},
+		{`{"notificationItems":[{"notificationRequestItem":{},` + good[1:] + `]}`, false},
+		{`{"notificationItems":[` + strings.Replace(good, `"success"`, `"PspReference":"2","success"`, 1) + `]}`, false},
+		{`{"notificationItems":[` + strings.Replace(good, `"success"`, `"p\u017fpreference":"2","success"`, 1) + `]}`, false},
+		{`{"notificationItems":[` + strings.Replace(good, `"success"`, `"amount":{"Value":1},"success"`, 1) + `]}`, false},
+		{`{"notificationItems":[` + strings.Replace(good, `"success"`, `"amount":1,"reason":"","success"`, 1) + `],"live":"false"}`, true},
 		{strings.Repeat("[", 20_000), false},
 	} {
 		r := &sent{secret: key, method: "POST", target: "/", header: http.Header{}, body: test.body}
