@@ -423,6 +423,9 @@ func TestNamesThatStandForNoOthers(t *testing.T) {
 		"key parts a {\nheader * optional\n}": `header "*"`,
 		"retention_from header X-*":           `header "X-*"`,
 		"release_if /items/*/error":           `release_if: JSON pointer "/items/*/error" has a *`,
+		"release_if /errors /failures":        `release_if: "/failures" is no value; each JSON pointer has a line of its own`,
+		"release_if /status !SUCCESS":         `release_if: "!SUCCESS" is no value; name the values after which a retry runs`,
+		"release_if /status {env.FAILED}":     `release_if: "{env.FAILED}" is no value; no placeholder is replaced there`,
 	} {
 		if err := handlerOf(line); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v; want %q", line, err, want)

@@ -50,6 +50,9 @@ func (s *Settings) checkReleaseIf() error {
 			return errors.New("the JSON pointer is empty; it must name a member, such as /errors")
 		case slices.Contains(condition.Values, ""):
 			return errors.New("a value is empty; write one such as RETRY, or none for any but null, false, 0, \"\", [] and {}")
+		case slices.ContainsFunc(condition.Values, isNoValue):
+			value := condition.Values[slices.IndexFunc(condition.Values, isNoValue)]
+			return fmt.Errorf("%q is no value; %s", value, noValues[value[0]])
 		case slices.ContainsFunc(s.ReleaseIf[:i], same):
 			return fmt.Errorf("%s is named twice; write all its values on one line", condition.JSON)
 		}
@@ -60,3 +63,13 @@ func (s *Settings) checkReleaseIf() error {
 	}
 	return nil
 }
+
+// noValues says what is wrong with a value by its first byte. Compared as it is written, it would match
+// no response, and each failure would be kept.
+var noValues = map[byte]string{
+	'/': "each JSON pointer has a line of its own",
+	'!': "name the values after which a retry runs",
+	'{': "no placeholder is replaced there",
+}
+
+func isNoValue(value string) bool { return noValues[value[0]] != "" }
