@@ -114,6 +114,29 @@ func TestScopeOfAMemberThatMapGivesADefault(t *testing.T) {
 	}
 }
 
+// A member that cannot be part of a key is none of a mapped scope either, where it was read before: for
+// a key that another request has, or by a handler in front.
+func TestMappedMemberThatWasReadBefore(t *testing.T) {
+	for _, block := range []string{
+		"dedup {\nkey header Idempotency-Key\nkey value {http.dedup.json./tenant}\nscope {tenant}\n}",
+		"route {\ndedup {\nkey value {http.dedup.json./tenant}\n}\ndedup {\nscope {tenant}\n}\n{to}\n}",
+	} {
+		address, runs := upstream(t, answers(201, ""))
+		to := "reverse_proxy " + address
+		if strings.Contains(block, "{to}") {
+			block, to = strings.Replace(block, "{to}", to, 1), ""
+		}
+		s := serve(t, "map {http.dedup.json./tenant} {tenant} {", `"" main`, "default {http.dedup.json./tenant}", "}", block, to)
+		for range 2 {
+			s.mustPost("k", `{"tenant":{"a":1}}`)
+		}
+		if runs.Load() != 2 {
+			t.Errorf("%s: ran %d times, want 2: it must not share a key", block, runs.Load())
+		}
+		s.stop()
+	}
+}
+
 // What can be no part of a scope or a key leaves the request without a key: it must not share
 // one with others.
 func TestMembersThatAreNoKey(t *testing.T) {

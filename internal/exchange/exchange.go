@@ -28,7 +28,7 @@ type exchange struct {
 	counted       bool
 	hasParseSlot  bool
 	identifying   bool    // it looks for the key
-	unusable      bool    // [exchange.parseMappedMember] has read a member that cannot be part of the key
+	unusable      error   // why a member that [exchange.keyMember] has read cannot be part of the key
 	sender        *Sender // of the request; all of them if it is not verified
 	found         delivery.Found
 	key           idempotency.Key

@@ -141,12 +141,17 @@ func (x *exchange) parseMember(request delivery.Request, pointer string) member 
 	return m
 }
 
-// parseMappedMember reads a member that is part of the scope or the key by a placeholder of a handler
-// in front, such as map.
-func (x *exchange) parseMappedMember(pointer string) string {
-	_ = x.acquireParseSlot() // the failure shows below
-	m := x.parseMember(delivery.Request{Body: x.body.joined, Reserve: x.body.reserve}.Remember(), pointer)
-	x.unusable = x.unusable || m.err != nil
+// keyMember returns a member that is part of the scope or the key, by its name or by a placeholder of a
+// handler in front, such as map.
+func (x *exchange) keyMember(pointer string) string {
+	m, read := x.info.members[pointer]
+	if !read {
+		_ = x.acquireParseSlot() // the failure shows below
+		m = x.parseMember(delivery.Request{Body: x.body.joined, Reserve: x.body.reserve}.Remember(), pointer)
+	}
+	if m.err != nil {
+		x.unusable = m.err
+	}
 	return m.text
 }
 
@@ -154,11 +159,11 @@ func (x *exchange) parseMappedMember(pointer string) string {
 // handlers behind have begun to read the body, whose bytes are then no longer held, or if there is
 // no room to parse it.
 func (s *requestInfo) member(pointer string) string {
+	if s.exchange != nil && s.exchange.identifying {
+		return s.exchange.keyMember(pointer)
+	}
 	if m, read := s.members[pointer]; read || s.exchange == nil {
 		return m.text
-	}
-	if s.exchange.identifying {
-		return s.exchange.parseMappedMember(pointer)
 	}
 	parseSlots <- struct{}{}
 	defer func() { <-parseSlots }()
@@ -180,15 +185,7 @@ func (x *exchange) replace(text string) (replaced string, values []string, err e
 			value = strings.ToUpper(x.r.Method)
 		}
 		values = append(values, caddy.ToString(value))
-		if pointer, is := MemberPointer(name); is {
-			return value, x.info.members[pointer].err
-		}
-		for _, m := range x.info.members {
-			if x.unusable && m.err != nil {
-				return nil, m.err
-			}
-		}
-		return value, nil
+		return value, x.unusable
 	})
 	return replaced, values, err
 }
