@@ -69,9 +69,14 @@ func list(cmd *cobra.Command, args []string) error {
 	}
 	states, _ := flags.GetStringSlice(admin.ParamState)
 	query := url.Values{admin.ParamState: states}
+	wanted := ""
+	for _, state := range states {
+		wanted += " --state " + state
+	}
 	flags.Visit(func(flag *pflag.Flag) {
 		if parameter := strings.ReplaceAll(flag.Name, "-", "_"); slices.Contains(filters, parameter) {
 			query.Set(parameter, flag.Value.String())
+			wanted += fmt.Sprintf(" --%s %q", flag.Name, flag.Value)
 		}
 	})
 	client, err := findAdmin(cmd)
@@ -103,7 +108,11 @@ func list(cmd *cobra.Command, args []string) error {
 	if newest.more {
 		fmt.Fprintln(cmd.ErrOrStderr(), "There are more keys; list them with a higher --limit, or with --all")
 	}
-	if err != nil && printed {
+	json, _ := flags.GetBool("json")
+	switch {
+	case err == nil && !printed && !json:
+		fmt.Fprintf(cmd.ErrOrStderr(), "0 keys match%s\n", wanted)
+	case err != nil && printed:
 		err = fmt.Errorf("the list is not whole: %w", err)
 	}
 	return err

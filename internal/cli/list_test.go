@@ -115,6 +115,22 @@ func TestListOfTheNewest(t *testing.T) {
 	}
 }
 
+// Where nothing is found, the command says what it looked for: several providers are not one.
+func TestListOfNothing(t *testing.T) {
+	for want, args := range map[string][]string{
+		"":               {"--json"},
+		"0 keys match\n": nil,
+		"0 keys match --state held --state lapsed --path \"orders\" --provider \"github,stripe\"\n": {
+			"--provider", "github,stripe", "--state", "held,lapsed", "--path", "orders", "--all",
+		},
+	} {
+		printed, said, status := servePages(t, admin.Page{Keys: claimed()}, admin.Page{Keys: claimed()}).list(args...)
+		if printed != "" || said != want || status != 0 {
+			t.Errorf("%q prints %q, says %q and ends with %d; want %q", args, printed, said, status, want)
+		}
+	}
+}
+
 // A run in flight is in the list, and those of all stores.
 func TestListOfRunsInFlight(t *testing.T) {
 	r := newRig(t)
