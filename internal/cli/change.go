@@ -2,6 +2,7 @@ package cli
 
 import (
 	"bufio"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"net/url"
@@ -75,6 +76,7 @@ func selectKeys(cmd *cobra.Command, args []string) (*selection, error) {
 	s := &selection{client: client}
 	seen := make(map[string]bool)
 	var unknown []string
+	hint := ""
 	for _, arg := range args {
 		records, passedOver, err := client.find(cmd.Context(), arg, provider)
 		switch {
@@ -84,6 +86,9 @@ func selectKeys(cmd *cobra.Command, args []string) (*selection, error) {
 			s.failed, s.unasked = errors.Join(s.failed, fmt.Errorf("%q: %w", arg, err)), true
 		case len(records) == 0:
 			unknown = append(unknown, strconv.Quote(arg))
+			if _, err := hex.DecodeString(arg); err == nil && len(arg) == listedDigits {
+				hint = "; a key has 64 digits: keys list --wide shows them all"
+			}
 		}
 		for _, store := range passedOver {
 			if !seen[store.Store] {
@@ -103,7 +108,7 @@ func selectKeys(cmd *cobra.Command, args []string) (*selection, error) {
 		if provider != "" {
 			of = " of " + provider
 		}
-		s.failed = errors.Join(s.failed, fmt.Errorf("there is no key and no delivery ID %s%s", strings.Join(unknown, ", "), of))
+		s.failed = errors.Join(s.failed, fmt.Errorf("there is no key and no delivery ID %s%s%s", strings.Join(unknown, ", "), of, hint))
 	}
 	return s, nil
 }

@@ -20,6 +20,9 @@ type column struct {
 	cut func(r admin.Record, width int) string
 }
 
+// listedDigits are how many digits of a key a list has that is not --wide.
+const listedDigits = 16
+
 var (
 	idColumn    = column{title: "DELIVERY ID", text: func(r admin.Record) string { return r.DeliveryID }}
 	partsColumn = column{title: "PARTS", text: partsOf}
@@ -30,7 +33,7 @@ var (
 	// In 80 columns, with an ID of 36 and a short path.
 	narrowColumns = []column{
 		idColumn, partsColumn, routeColumn, {title: "STATE", text: stateAndReason, cut: cutReason},
-		{title: "KEY", text: func(r admin.Record) string { return r.Key[:min(len(r.Key), 16)] }},
+		{title: "KEY", text: func(r admin.Record) string { return r.Key[:min(len(r.Key), listedDigits)] }},
 	}
 	// changeColumns are for a question about keys: they are named in full.
 	changeColumns = []column{

@@ -264,6 +264,18 @@ func TestProviderCountsForAKeyToo(t *testing.T) {
 	r.want(t, 0, []string{"show", "--provider", "github", key.String()}, "held")
 }
 
+// A list has 16 digits of a key; who copies them learns where the others are.
+func TestTheFirstDigitsAreNoKey(t *testing.T) {
+	r := newRig(t)
+	key := r.a.put(t, "github", "one", "run 1", idempotency.Held).String()
+	for _, command := range []string{"show", "release", "complete", "forget"} {
+		r.want(t, 1, []string{command, key[:16]}, "no key and no delivery ID", "keys list --wide")
+	}
+	if _, said := r.want(t, 1, []string{"show", key[:15]}, "no key and no delivery ID"); strings.Contains(said, "--wide") {
+		t.Errorf("15 digits are in no list, and it says %q", said)
+	}
+}
+
 // What was only observed is shown, and is not what a release of the same ID means.
 func TestReleaseBesideAnObservedKey(t *testing.T) {
 	r := newRig(t)
