@@ -120,7 +120,8 @@ func (x *exchange) fingerprint(kind idempotency.FingerprintKind, request deliver
 	if kind == idempotency.FingerprintNone {
 		return "", nil
 	}
-	held, query := &x.body.held, withoutParameters(x.query, x.excludedParameters)
+	_, query := originalPath(x.r)
+	held, query := &x.body.held, withoutParameters(query, x.excludedParameters)
 	switch {
 	case kind == idempotency.FingerprintJSON:
 		doc, err := request.Document()
@@ -213,7 +214,7 @@ func (x *exchange) withLargeBody(needs string) keyDecision {
 // if a member of the body cannot be part of the scope.
 func (x *exchange) setKey(found delivery.Found) error {
 	x.found = found
-	x.path, x.query = originalPath(x.r)
+	x.path, _ = originalPath(x.r)
 	scope := make([]string, 0, 16) // on the stack
 	if len(x.Scope) == 0 {
 		scope = x.appendScope(scope, x.r, x.path, x.repl())
