@@ -51,7 +51,7 @@ func TestMistakesInJSON(t *testing.T) {
 		`"providers": ["github"], "keys": [{"header": "X-Id"}, {"json": "id"}]`:               "keys[1]: JSON pointer",
 		`"keys": [{"value": "order"}]`:                                                        "keys[0]: value: \\\"order\\\" has no placeholder",
 		`"store": {"store": "redis", "url": "redis://:p@a:6379", "password": "secret"}`:       "the URL and password both set a password",
-		`"store": {"store": "redis", "url": "rediss://a:6379", "tls": {}}`:                    "tls without settings says the same",
+		`"store": {"store": "redis", "url": "rediss://a:6379", "tls": {}}`:                    "tls without settings means the same",
 		`"store": {"store": "redis", "url": "redis://a:6379", "addresses": ["a:6379"]}`:       "a URL and address (in JSON addresses)",
 		`"store": {"store": "redis", "timeout": 4611686018427387904}`:                         "timeout: 1281023h53m38.427388s is too long",
 		`"store": {"store": "redis"}`:                                                         "no server is set",

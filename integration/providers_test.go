@@ -273,7 +273,7 @@ func TestRetentionOfProviders(t *testing.T) {
 		found := false
 		for line := range strings.Lines(out) {
 			fields := strings.Fields(line)
-			found = found || len(fields) > 3 && fields[0] == name && fields[3] == want
+			found = found || len(fields) > 4 && fields[0] == name && fields[4] == want
 		}
 		if !found {
 			t.Errorf("providers does not print that %s is kept for %s:\n%s", name, want, out)

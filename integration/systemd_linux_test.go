@@ -233,7 +233,7 @@ func TestSystemdUnitOfAProxyServes(t *testing.T) {
 	first := p.post(t, "/", "", "{}", options...)
 	wantFresh(t, first, 201, "run 1 of 1")
 	wantReplay(t, p.post(t, "/", "", "{}", options...), first)
-	cmd := exec.CommandContext(t.Context(), binary, "keys", "list")
+	cmd := exec.CommandContext(t.Context(), binary, "keys", "list", "--json")
 	cmd.Env = []string{"XDG_DATA_HOME=" + filepath.Join(dir, "caddy-dedup-orders")}
 	if output, err := cmd.CombinedOutput(); err != nil || !strings.Contains(string(output), "github") {
 		t.Errorf("keys list: %v\n%s", err, output)

@@ -234,7 +234,7 @@ func TestTroubleshootingPageHasAllCodes(t *testing.T) {
 			t.Errorf("the page has no section for %s", code[1])
 		}
 	}
-	if len(codes) != 14 {
-		t.Errorf("%d codes are documented, want 14", len(codes))
+	if len(codes) != 15 {
+		t.Errorf("%d codes are documented, want 15", len(codes))
 	}
 }
