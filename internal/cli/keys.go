@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"fmt"
 	"net/http"
 
 	"github.com/caddyserver/caddy/v2"
@@ -64,10 +65,32 @@ func providerFlag(cmd *cobra.Command, usage string) {
 	for _, p := range delivery.Providers() {
 		names = append(names, p.Name)
 	}
-	cmd.Flags().String("provider", "", usage)
+	cmd.Flags().Var(new(oneValue), "provider", usage)
 	complete(cmd, "provider", names...)
 }
 
 // takesIDs is the usage of a command that takes keys or delivery IDs. Some start with a dash,
 // as flags do.
 const takesIDs = " <key or delivery ID>..."
+
+// oneValue is the value of a flag that may not repeat: with the last of two filters alone, a command
+// would list or change other keys than those that were meant.
+type oneValue struct {
+	text string
+	set  bool
+}
+
+// String implements [pflag.Value].
+func (v *oneValue) String() string { return v.text }
+
+// Set implements [pflag.Value].
+func (v *oneValue) Set(text string) error {
+	if v.set {
+		return fmt.Errorf("it takes one value, and has %q already", v.text)
+	}
+	*v = oneValue{text, true}
+	return nil
+}
+
+// Type implements [pflag.Value].
+func (v *oneValue) Type() string { return "string" }

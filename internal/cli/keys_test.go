@@ -404,3 +404,18 @@ func TestEmptyFilters(t *testing.T) {
 		r.want(t, 2, []string{"list", flag, ""}, flag+" is empty")
 	}
 }
+
+// Two providers or two delivery IDs mean both; the last one alone would be other keys.
+func TestRepeatedFilters(t *testing.T) {
+	r := newRig(t)
+	r.a.put(t, "github", "one", "run 1", idempotency.Complete)
+	for _, args := range [][]string{
+		{"list", "--provider", "github", "--provider", "stripe"},
+		{"list", "--delivery-id", "one", "--delivery-id", "two"},
+		{"release", "--provider", "stripe", "--provider", "github", "one"},
+		{"list", "--newer-than", "2d", "--newer-than", "1d"},
+	} {
+		r.want(t, 2, args, args[1], args[2], "takes one value")
+	}
+	r.want(t, 0, []string{"list", "--state", "complete", "--state", "held", "--provider", "github"}, "one")
+}

@@ -39,7 +39,7 @@ takes a while in a large store.`,
 	complete(cmd, admin.ParamState, admin.States...)
 	providerFlag(cmd, "Only keys of this provider, such as github")
 	text := func(flag, usage string, offered ...string) {
-		cmd.Flags().String(flag, "", usage)
+		cmd.Flags().Var(new(oneValue), flag, usage)
 		complete(cmd, flag, offered...)
 	}
 	text("delivery-id", "Only keys of this delivery ID")
@@ -61,7 +61,7 @@ func list(cmd *cobra.Command, args []string) error {
 	flags := cmd.Flags()
 	limit, _ := flags.GetInt(admin.ParamLimit)
 	if limit < 1 {
-		return wrongUsage("--limit %d is not accepted; it is a number from 1 on", limit)
+		return wrongUsage("--limit %d is not accepted; it must be at least 1", limit)
 	}
 	all, _ := flags.GetBool("all")
 	if all && flags.Changed(admin.ParamLimit) {
