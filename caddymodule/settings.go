@@ -27,8 +27,8 @@ type Settings struct {
 
 	// How the signatures of requests are checked, before anything else is done with them. With
 	// it, every provider of the handler needs an entry, and `keys` need one with `hmac`. A
-	// request of any method that nobody of them has signed is refused with 401; under `observe`
-	// it passes. Default: none, signatures are not checked.
+	// request of any method that none of them has signed is refused with 401; under `observe` it
+	// passes. Default: none, signatures are not checked.
 	Verify []Verify `json:"verify,omitempty"`
 
 	// The kind of clients: `api`, or `webhook` (the default if `providers` is set). Required

@@ -324,7 +324,7 @@ func (s *Settings) verification() (*exchange.Verification, error) {
 
 // signedSender returns the only sender of the settings, whose requests are known by their signatures.
 // Other signs of it could be left out by a forger, to have a captured delivery pass without a key.
-// Handshakes that nobody signs are none if they are signed.
+// A request that looks like an unsigned handshake is a delivery if it is signed.
 func (s *Settings) signedSender() *exchange.Sender {
 	sender := &exchange.Sender{Sources: s.deliverySources(), Providers: s.providers()}
 	for i := range sender.Sources {

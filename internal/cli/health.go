@@ -61,7 +61,7 @@ func health(cmd *cobra.Command, args []string) error {
 	return exitError{exitFailed, err} // the one status for "unhealthy" of a container's probe
 }
 
-// askHealth asks the process, or its stores, and prints who has answered.
+// askHealth asks the process, or its stores, and prints which one answered.
 func askHealth(cmd *cobra.Command) error {
 	client, err := findAdmin(cmd)
 	if err != nil {

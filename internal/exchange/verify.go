@@ -43,7 +43,7 @@ func (x *exchange) verifyAndIdentify() keyDecision {
 
 // verify checks the request's signature. It returns nil for a request that a sender has signed.
 func (x *exchange) verify() keyDecision {
-	removeUpgrade(x.r.Header) // nobody would verify what the client sends behind a 101
+	removeUpgrade(x.r.Header) // what the client sends after a 101 is not verified
 	pending, err := x.Verify.Verifiers.Begin(x.asReceived(), time.Now())
 	if err != nil {
 		return x.refuseUnsigned(err, x.r.ContentLength, 0)
@@ -91,7 +91,7 @@ func (x *exchange) asReceived() signature.Request {
 	return r
 }
 
-// readUnverified reads the whole body. Under observe, the handlers behind read it, and nobody ends that.
+// readUnverified reads the whole body. Under observe, the pace is that of the handlers behind, and it is never cut.
 func (x *exchange) readUnverified() error {
 	if x.Observe {
 		return x.body.readAll()
