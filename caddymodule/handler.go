@@ -125,6 +125,9 @@ func (s *Settings) config() exchange.Config {
 	for _, condition := range s.ReleaseIf {
 		c.ReleaseIf = append(c.ReleaseIf, exchange.ReleaseIf{Pointer: condition.JSON, Values: condition.Values})
 	}
+	if c.Mode == delivery.ModeMCP {
+		c.Methods = []string{http.MethodPost}
+	}
 	c.Label = labelOf(c.Mode, c.Sources)
 	if s.RetentionFrom != nil {
 		c.RetentionFrom = &exchange.RetentionSource{Source: s.RetentionFrom.source(), Max: duration(s.RetentionFrom.Max)}

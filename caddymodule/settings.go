@@ -31,7 +31,8 @@ type Settings struct {
 	// passes. Default: none, signatures are not checked.
 	Verify []Verify `json:"verify,omitempty"`
 
-	// The kind of clients: `api`, or `webhook` (the default if `providers` is set). Required
+	// The kind of clients: `api`, `webhook` (the default if `providers` is set), or `mcp` for
+	// the tool calls of agents (Model Context Protocol), which needs `keys`. Required
 	// if both `providers` and `keys` are set. It determines the defaults of `release_on`,
 	// `fingerprint` and `scope`, and the statuses of refusals. Default: `api`.
 	Mode string `json:"mode,omitempty"`
@@ -221,7 +222,7 @@ func (s *Settings) RunLimit() time.Duration {
 
 func (s *Settings) setDefaults() {
 	s.Mode = string(s.mode())
-	if len(s.Methods) == 0 {
+	if len(s.Methods) == 0 && s.mode() != delivery.ModeMCP {
 		s.Methods = DefaultMethods()
 	}
 	setDefault(&s.OnMissing, missingPass)
@@ -263,7 +264,7 @@ func setDefault[T comparable](setting *T, fallback T) {
 
 // releasing returns the effective words of release_on.
 func (s *Settings) releasing() []string {
-	if slices.Equal(s.ReleaseOn, []string{offWord}) {
+	if slices.Equal(s.ReleaseOn, []string{offWord}) || s.Mode == string(delivery.ModeMCP) {
 		return nil
 	}
 	if slices.ContainsFunc(s.ReleaseOn, func(word string) bool { return !strings.HasPrefix(word, "!") }) {

@@ -26,7 +26,7 @@ const minLease = 300 * time.Millisecond
 
 // accepted has the values of settings with a fixed choice, the default first.
 var accepted = map[string][]string{
-	"mode":           {string(delivery.ModeAPI), string(delivery.ModeWebhook)},
+	"mode":           {string(delivery.ModeAPI), string(delivery.ModeWebhook), string(delivery.ModeMCP)},
 	"on_missing":     {missingPass, missingReject},
 	"fingerprint":    {string(idempotency.FingerprintBody), string(idempotency.FingerprintJSON), string(idempotency.FingerprintNone)},
 	"on_unknown":     {unknownRelease, unknownHold},
@@ -51,6 +51,9 @@ func (s *Settings) check() error {
 func (s *Settings) checkConflicts() error {
 	if s.mode() == "" { // only the user can decide what to leave out of the key
 		return conflictf("key", "mode: providers beside keys need it written; webhook leaves the caller and the fingerprint out of a key, so that clients that send equal keys get each other's responses; api leaves nothing out, so that a delivery whose body or credential changes with a retry is refused or runs again")
+	}
+	if s.mode() == delivery.ModeMCP {
+		return s.checkMCP()
 	}
 	if err := s.checkSenders(); err != nil {
 		return err
@@ -88,6 +91,54 @@ func (s *Settings) checkConflicts() error {
 		}
 	}
 	return nil
+}
+
+// checkMCP finds settings that exclude mode mcp.
+func (s *Settings) checkMCP() error {
+	if len(s.Keys) == 0 {
+		return conflictf("mode", "mode mcp: a tool call has no key by default; write where your clients send it, such as key json /params/arguments/idempotency_key")
+	}
+	for _, excluded := range []struct {
+		word string
+		set  bool
+		why  string
+	}{
+		{"providers", len(s.Providers) > 0, "providers send webhooks; use a handler of its own for them"},
+		{verifyWord, len(s.Verify) > 0, "a 401 would begin an authorization with OAuth; check callers in front"},
+		{"methods", len(s.Methods) > 0, "tool calls are POST; leave methods out"},
+		{"release_on", len(s.ReleaseOn) > 0, "the JSON-RPC response decides; leave release_on out"},
+		{"release_if", len(s.ReleaseIf) > 0, "error and isError of the JSON-RPC response release; leave release_if out"},
+		{"fingerprint", s.Fingerprint != "", "it is the params of the call; leave fingerprint out, and name with exclude what differs in a repeat"},
+		{"force", s.Force != "", "clients cannot set header fields for one call; leave force out"},
+		{"on_duplicate", s.OnDuplicate == string(exchange.AcknowledgeDuplicate) || s.OnDuplicate == string(exchange.SeeOtherDuplicate),
+			"a duplicate needs a JSON-RPC response; use replay or conflict"},
+	} {
+		if excluded.set {
+			return conflictf("mode "+excluded.word, "mode mcp and %s exclude each other: %s", excluded.word, excluded.why)
+		}
+	}
+	for _, source := range s.deliverySources() {
+		switch {
+		case source.MadeOfContent():
+			return conflictf("key", "mode mcp: key content would be made of the id, which differs in a repeat; use key json /params/arguments/idempotency_key")
+		case readsMember(source, "/id"):
+			return conflictf("key", "mode mcp: the id differs in a repeat, and other clients send the same; use key json /params/arguments/idempotency_key")
+		}
+	}
+	for _, word := range s.Exclude {
+		if strings.HasPrefix(word, "?") {
+			return conflictf("exclude", "exclude: %s is left out of the query in a fingerprint, and mode mcp takes none of it; remove it", word)
+		}
+	}
+	return nil
+}
+
+// readsMember reports whether a source reads a member of the body.
+func readsMember(source delivery.Source, pointer string) bool {
+	names, _ := exchange.PlaceholdersIn(source.Text)
+	return source.Pointer == pointer ||
+		slices.ContainsFunc(names, func(name string) bool { read, ok := exchange.MemberPointer(name); return ok && read == pointer }) ||
+		slices.ContainsFunc(source.Parts, func(part delivery.Source) bool { return readsMember(part, pointer) })
 }
 
 // reads reports whether a source reads a header field.

@@ -23,6 +23,9 @@ const (
 	// ModeWebhook is for providers that deliver events. Many of them drop an event after a 400,
 	// so an invalid delivery ID counts as missing.
 	ModeWebhook Mode = "webhook"
+	// ModeMCP is for tool calls of agents (Model Context Protocol), whose responses are JSON-RPC
+	// messages.
+	ModeMCP Mode = "mcp"
 )
 
 const (

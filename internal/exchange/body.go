@@ -54,6 +54,11 @@ func (b *requestBody) joined() ([]byte, error) {
 	if err := b.readAll(); err != nil {
 		return nil, err
 	}
+	return b.join()
+}
+
+// join returns what was read of the body in one piece.
+func (b *requestBody) join() ([]byte, error) {
 	n := b.held.bytes.JoinCost()
 	if err := b.reserve(n); err != nil {
 		return nil, err

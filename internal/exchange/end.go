@@ -1,6 +1,7 @@
 package exchange
 
 import (
+	"cmp"
 	"errors"
 	"net/http"
 	"time"
@@ -15,8 +16,9 @@ type observation struct {
 	err      error // what the handlers behind returned; [errAborted] if they panicked
 	status   int   // what they wrote; 0 for nothing
 	broken   bool  // whether they wrote fewer or more bytes than they had declared
-	omitted  bool  // whether the body outgrew what is kept
+	early    bool  // whether the run is settled before they return: the body outgrew what is kept, or has the response to a tool call
 	upgraded bool  // whether the connection has switched to another protocol
+	tool     toolEnd
 	upstream upstreamObservation
 	releases bool // whether the upstream's status releases the key
 }
@@ -62,7 +64,7 @@ func (o observation) end() (end idempotency.End, share sharedAnswer, err error) 
 	switch {
 	case o.upgraded: // what follows on the connection is no response
 		end.How, share = idempotency.Unknown, shareNone
-	case o.omitted: // the run is settled where its body outgrows what is kept, whatever follows
+	case o.early: // whatever follows
 		end.How, share = idempotency.Answered, shareResponse
 	case err != nil && o.status == 0 && up.answered && o.releases: // a later handler turned the response into an error
 		end.How, share = idempotency.Answered, shareError
@@ -88,6 +90,14 @@ func (o observation) end() (end idempotency.End, share sharedAnswer, err error) 
 	default:
 		end.How, share, err = idempotency.NotSent, shareNone, errNoHandler
 	}
+	if end.How == idempotency.Answered {
+		switch o.tool {
+		case toolReleased, toolSilent:
+			end.SaysFailed = true
+		case toolUnknown: // its client gets what there is, and may fetch the rest
+			end.How, share = idempotency.Unknown, shareError
+		}
+	}
 	return end, share, err
 }
 
@@ -97,7 +107,7 @@ func (o observation) cause(err error) error {
 	if err == nil && o.upstream.unanswered() {
 		return o.upstream.failed
 	}
-	return err
+	return cmp.Or(err, toolReasons[o.tool])
 }
 
 // shared returns the response that the requests get that waited for the run, nil if they claim in

@@ -23,8 +23,8 @@ var (
 		"a response":      {status: 201},
 		"a cut response":  {status: 201, broken: true},
 		"499":             {status: statusClientGone},
-		"too much":        {status: 201, omitted: true},
-		"too much, cut":   {status: 201, omitted: true, broken: true},
+		"too much":        {status: 201, early: true},
+		"too much, cut":   {status: 201, early: true, broken: true},
 		"an upgrade":      {status: http.StatusSwitchingProtocols, upgraded: true},
 		"to a connection": {upgraded: true},
 	}
@@ -142,8 +142,8 @@ func TestEndingOverItsWholeDomain(t *testing.T) {
 					switch { // an error is the client's in place of the response
 					case want.err != nil && !errors.Is(got.err, want.err),
 						err != nil && !way.resent && !errors.Is(got.err, err),
-						want.share == shareResponse && !o.omitted && got.err != nil,
-						o.omitted && (got.err != nil) != (err != nil || o.broken || way.resent):
+						want.share == shareResponse && !o.early && got.err != nil,
+						o.early && (got.err != nil) != (err != nil || o.broken || way.resent):
 						t.Errorf("%s: the client gets the error %v", name, got.err)
 					}
 				}

@@ -41,7 +41,7 @@ type exchange struct {
 	streamReader  *recordingReader      // of the stream that the request follows
 	releaseShared func()                // releases the room of a replayed body that other requests may share
 	replaced      *idempotency.Response // the response that a forced run is to replace; nil until it is read
-	path          string                // as the client sent it; set with the key
+	call          *toolCall             // nil for all but tool calls
 }
 
 // connKey is the key of a request's connection in its context.

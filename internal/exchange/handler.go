@@ -20,6 +20,7 @@ import (
 	"github.com/caddy-dedup/caddy-dedup/internal/delivery"
 	"github.com/caddy-dedup/caddy-dedup/internal/engine"
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
+	"github.com/caddy-dedup/caddy-dedup/internal/jsonrpc"
 	"github.com/caddy-dedup/caddy-dedup/internal/storepool"
 )
 
@@ -150,14 +151,17 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyht
 	x.body = requestBody{w: w, r: r, limit: h.MaxRequestBody, held: heldBody{allowance: &x.allowance}}
 	defer x.close()
 	switch d := x.verifyAndIdentify().(type) {
-	case verified:
-		return next.ServeHTTP(w, r)
 	case claim:
 		d.Within, d.Force = within, forced
+		if x.call != nil {
+			defer keyedCalls.add(x.flightOf(x.call.id))()
+		}
 		return x.claim(d.Request)
+	case cancellation:
+		return x.takeCancellation()
 	case pass:
-		x.report(d.outcome, "", 0)
-		if !h.applies(r) { // a challenge
+		x.reportPass(d)
+		if !h.applies(r) { // it is signed, or a challenge
 			return next.ServeHTTP(w, r)
 		}
 		return x.passUnclaimed()
@@ -172,13 +176,14 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyht
 }
 
 // keyDecision is what a request does once dedup has looked for its key: [claim], [pass], [refusal],
-// [unreadBody] or [verified].
+// [unreadBody] or [cancellation].
 type keyDecision interface{ keyDecision() }
 
 // claim is a request whose key is to be claimed.
 type claim struct{ *engine.Request }
 
-// pass lets a request through without a claim. Its outcome says why.
+// pass lets a request through without a claim. Its outcome says why; it is "" for a request that is not
+// deduplicated, which is not counted.
 type pass struct{ outcome Outcome }
 
 // refusal refuses a request before the engine is asked.
@@ -191,14 +196,14 @@ type refusal struct {
 // unreadBody ends a request whose body could not be read.
 type unreadBody struct{ err error }
 
-// verified passes a request on that is signed and has a method that is not deduplicated.
-type verified struct{}
+// cancellation is the notification that a tool call is cancelled which is in flight here.
+type cancellation struct{}
 
-func (verified) keyDecision()   {}
-func (claim) keyDecision()      {}
-func (pass) keyDecision()       {}
-func (refusal) keyDecision()    {}
-func (unreadBody) keyDecision() {}
+func (claim) keyDecision()        {}
+func (pass) keyDecision()         {}
+func (refusal) keyDecision()      {}
+func (unreadBody) keyDecision()   {}
+func (cancellation) keyDecision() {}
 
 // claim claims the key, and does what the engine decides.
 func (x *exchange) claim(request *engine.Request) error {
@@ -232,8 +237,12 @@ func (x *exchange) claim(request *engine.Request) error {
 }
 
 // applies reports whether requests with this method are deduplicated. Methods are case-sensitive
-// (RFC 9110, section 9.1), but many frameworks accept `patch` for PATCH.
+// (RFC 9110, section 9.1), but many frameworks accept `patch` for PATCH. A tool call may also say by
+// Mcp-Method that it is none.
 func (h *Handler) applies(r *http.Request) bool {
+	if h.Mode == delivery.ModeMCP && !jsonrpc.NeedsBody(r.Header[mcpMethod]) {
+		return false
+	}
 	return slices.ContainsFunc(h.Methods, func(method string) bool { return strings.EqualFold(method, r.Method) })
 }
 

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"net/url"
@@ -19,6 +20,7 @@ import (
 	"github.com/caddy-dedup/caddy-dedup/internal/delivery"
 	"github.com/caddy-dedup/caddy-dedup/internal/engine"
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
+	"github.com/caddy-dedup/caddy-dedup/internal/jsonrpc"
 )
 
 // identify looks for the request's key, and reads the body for it.
@@ -30,6 +32,11 @@ func (x *exchange) identify() keyDecision {
 	}()
 	if isGRPC(x.r) {
 		return x.withoutKey(errors.New("a gRPC call streams both ways and cannot be replayed"))
+	}
+	if x.Mode == delivery.ModeMCP {
+		if d := x.readCall(); d != nil {
+			return d
+		}
 	}
 	body := &x.body
 	request := delivery.Request{
@@ -54,7 +61,7 @@ func (x *exchange) identify() keyDecision {
 	switch {
 	case body.failed() != nil:
 		return x.bodyFailure(body.failed())
-	case isInvalid && x.Mode == delivery.ModeAPI:
+	case isInvalid && x.Mode != delivery.ModeWebhook:
 		return refusal{reason: reasonInvalid, detail: invalid.Error()}
 	case isInvalid:
 		return x.withoutKey(fmt.Errorf("the delivery ID is invalid: %w", invalid))
@@ -63,7 +70,7 @@ func (x *exchange) identify() keyDecision {
 	case err != nil:
 		return x.withoutKey(err)
 	}
-	if !parsed && (len(x.members) > 0 || x.Fingerprint == idempotency.FingerprintJSON) { // the scope needs members, or the fingerprint parses
+	if !parsed && (len(x.members) > 0 || x.Fingerprint == idempotency.FingerprintJSON || x.call != nil) { // the scope needs members, or the fingerprint parses
 		if err := x.parse(request); err != nil {
 			return x.bodyFailure(err)
 		}
@@ -101,6 +108,8 @@ func (x *exchange) identify() keyDecision {
 // key, else the default of the mode.
 func (c *Config) FingerprintFor(found delivery.Found) idempotency.FingerprintKind {
 	switch kind := c.Fingerprint; {
+	case c.Mode == delivery.ModeMCP:
+		return idempotency.FingerprintCall
 	case kind == idempotency.FingerprintBody && found.Content:
 		// White space and excluded members are not part of a content key: requests that differ only
 		// in them are equal.
@@ -120,19 +129,28 @@ func (x *exchange) fingerprint(kind idempotency.FingerprintKind, request deliver
 	if kind == idempotency.FingerprintNone {
 		return "", nil
 	}
-	_, query := originalPath(x.r)
-	held, query := &x.body.held, withoutParameters(query, x.excludedParameters)
+	path, query := originalPath(x.r)
+	held := &x.body.held
+	query = withoutParameters(query, x.excludedParameters)
 	switch {
+	case kind == idempotency.FingerprintCall:
+		doc, err := request.Document()
+		if err != nil {
+			return "", err
+		}
+		return idempotency.FingerprintWritten(kind, x.Exclude, func(to io.Writer) error {
+			return jsonrpc.WriteParams(to, doc, x.excludedPointers...)
+		})
 	case kind == idempotency.FingerprintJSON:
 		doc, err := request.Document()
 		if err != nil {
 			return "", err
 		}
-		return idempotency.Fingerprint(kind, x.path, query, held.join(), doc, x.Exclude...), nil
+		return idempotency.Fingerprint(kind, path, query, held.join(), doc, x.Exclude...), nil
 	case held.bytes.Len() > smallBody:
-		return idempotency.FingerprintPieces(x.path, query, held.bytes.All(), x.Exclude...), nil
+		return idempotency.FingerprintPieces(path, query, held.bytes.All(), x.Exclude...), nil
 	default:
-		return idempotency.Fingerprint(kind, x.path, query, held.join(), nil, x.Exclude...), nil
+		return idempotency.Fingerprint(kind, path, query, held.join(), nil, x.Exclude...), nil
 	}
 }
 
@@ -204,7 +222,7 @@ func (x *exchange) withLargeBody(needs string) keyDecision {
 		detail = x.body.large.Error()
 	}
 	detail += ", and " + needs + " needs all of it"
-	if x.Mode == delivery.ModeAPI || x.Verify != nil {
+	if x.Mode != delivery.ModeWebhook || x.Verify != nil {
 		return refusal{reason: reasonTooLarge, detail: detail}
 	}
 	return x.withoutKey(errors.New(detail))
@@ -214,10 +232,10 @@ func (x *exchange) withLargeBody(needs string) keyDecision {
 // if a member of the body cannot be part of the scope.
 func (x *exchange) setKey(found delivery.Found) error {
 	x.found = found
-	x.path, _ = originalPath(x.r)
 	scope := make([]string, 0, 16) // on the stack
 	if len(x.Scope) == 0 {
-		scope = x.appendScope(scope, x.r, x.path, x.repl())
+		path, _ := originalPath(x.r)
+		scope = x.appendScope(scope, x.r, path, x.repl())
 	} else {
 		var err error
 		if scope, err = x.appendOwnScope(scope); err != nil {
@@ -237,9 +255,10 @@ func (x *exchange) setKey(found delivery.Found) error {
 
 // origin returns what operators see of the request that claims the key.
 func (x *exchange) origin() idempotency.Origin {
+	path, _ := originalPath(x.r)
 	return idempotency.Origin{
 		Provider: x.found.Provider, DeliveryID: x.found.ID, Parts: x.found.Parts,
-		Method: x.r.Method, Host: x.r.Host, Path: x.path[:min(len(x.path), idempotency.MaxPath)],
+		Method: x.r.Method, Host: x.r.Host, Path: path[:min(len(path), idempotency.MaxPath)],
 	}
 }
 
@@ -313,6 +332,15 @@ func (h *Handler) appendScope(scope []string, r *http.Request, path string, repl
 	}
 	scope = append(scope, "method", strings.ToUpper(r.Method))
 	withoutCaller := len(scope)
+	scope = appendCaller(scope, r, repl)
+	if len(scope) == withoutCaller {
+		h.callersWarning.Do(func() { h.warnOfCallers(r.Header) })
+	}
+	return appendFields(scope, r.Header, AccountFields)
+}
+
+// appendCaller appends all by which the caller is known.
+func appendCaller(scope []string, r *http.Request, repl *caddy.Replacer) []string {
 	for _, name := range callerPlaceholders {
 		if r.TLS == nil && strings.HasPrefix(name, "http.request.tls.") {
 			continue // there is none, and the lookup is expensive
@@ -322,11 +350,7 @@ func (h *Handler) appendScope(scope []string, r *http.Request, path string, repl
 		}
 	}
 	scope = appendFields(scope, r.Header, CredentialFields)
-	scope = appendFields(scope, r.Header, UserFields)
-	if len(scope) == withoutCaller {
-		h.callersWarning.Do(func() { h.warnOfCallers(r.Header) })
-	}
-	return appendFields(scope, r.Header, AccountFields)
+	return appendFields(scope, r.Header, UserFields)
 }
 
 // appendFields appends the names and values of the fields that are not empty.

@@ -14,6 +14,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 	"go.uber.org/zap"
 
+	"github.com/caddy-dedup/caddy-dedup/internal/delivery"
 	"github.com/caddy-dedup/caddy-dedup/internal/engine"
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
@@ -37,6 +38,7 @@ type tap struct {
 // tapEnd is how the handlers behind ended.
 type tapEnd struct {
 	observation
+	omitted   bool                // whether the body would not have been kept
 	retention string              // the upstream's Dedup-Retention
 	header    map[string][]string // [observedWriter.decisive]
 }
@@ -143,6 +145,9 @@ func (h *Handler) newTap(w http.ResponseWriter, r *http.Request) *tap {
 	if len(h.ReleaseIf) > 0 {
 		t.response.tee = newBodyTee(nil, -1, maxFailureBody, h.Budget)
 	}
+	if h.Mode == delivery.ModeMCP {
+		t.response.tool = newToolAnswer(h)
+	}
 	t.exchange.body = requestBody{r: of, limit: h.MaxRequestBody, held: heldBody{allowance: &t.allowance}}
 	forgetUpstream(&t.proxies)
 	return t
@@ -181,7 +186,7 @@ func (t *tap) observeKey() *engine.Run {
 	case claim:
 		return t.claimObserved(d.Request)
 	case pass:
-		t.report(d.outcome, "", 0)
+		t.reportPass(d)
 	case refusal:
 		t.reportRefused(engine.Refusal{Reason: d.reason, Err: errors.New(d.detail)})
 	case unreadBody:
@@ -292,7 +297,7 @@ func (t *tap) finish(run *engine.Run, o tapEnd) {
 		end.Response = &idempotency.Response{Status: failedStatus(err), Failed: true}
 	}
 	failure := t.saidFailure(end)
-	end.SaysFailed = failure != nil
+	end.SaysFailed = end.SaysFailed || failure != nil
 	fields := t.explain(&end, cmp.Or(failure, o.cause(err)), o.retention)
 	_, _ = run.Settle(end, nil, fields...) // the engine logs the result
 	t.count()
@@ -302,7 +307,12 @@ func (t *tap) finish(run *engine.Run, o tapEnd) {
 func (t *tap) end(err error, took time.Duration) tapEnd {
 	w := &t.response
 	omitted := w.written > t.MaxResponseBody
-	if took > t.Timeout && !omitted {
+	early := omitted
+	if w.tool != nil {
+		early = w.tool.found
+		omitted = w.tool.omitted()
+	}
+	if took > t.Timeout && !early {
 		err = caddyhttp.Error(http.StatusGatewayTimeout, context.DeadlineExceeded)
 	}
 	for _, name := range []string{upstreamAddress, upstreamHostPort} { // for the log
@@ -310,15 +320,19 @@ func (t *tap) end(err error, took time.Duration) tapEnd {
 			t.repl().Set(name, value)
 		}
 	}
+	broken := w.broken()
+	defer w.tool.release() // no body is stored
 	return tapEnd{
 		observation: observation{
 			err:      err,
 			status:   w.status,
-			broken:   w.broken(),
-			omitted:  omitted,
+			broken:   broken,
+			early:    early,
 			upgraded: w.status == http.StatusSwitchingProtocols,
+			tool:     w.tool.end(err == nil && !broken),
 			upstream: t.upstream.observation(),
 		},
+		omitted:   omitted,
 		retention: firstValue(w.Header(), retentionHeader),
 		header:    w.decisive(),
 	}

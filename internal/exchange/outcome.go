@@ -86,6 +86,15 @@ func (x *exchange) report(o Outcome, executionID string, attempt int) {
 	}
 }
 
+// reportPass reports the outcome of a request that passes.
+func (x *exchange) reportPass(p pass) {
+	if p.outcome == "" {
+		x.counted = true
+		return
+	}
+	x.report(p.outcome, "", 0)
+}
+
 // count counts the request by its outcome, once. A request without an outcome is one whose store has
 // panicked.
 func (x *exchange) count() {

@@ -107,6 +107,10 @@ func (x *exchange) answerProblem(p problem, cause error) error {
 	}
 	drainBody(x.w, x.r)
 	p.setHeader(x.w.Header())
+	if x.call != nil {
+		x.refuseCall(p)
+		return nil
+	}
 	if !x.serveErrorPage(caddyhttp.Error(p.Status, errors.New(string(p.Code)+": "+p.Detail))) {
 		p.write(x.w)
 	}
@@ -122,6 +126,8 @@ const (
 	reasonNotKept   engine.Reason = "response_not_kept"
 	reasonConflict  engine.Reason = "duplicate_request"
 	reasonNoHandler engine.Reason = "no_handler"
+	// reasonFailed is that of a tool call that waited for a run which ended in an error.
+	reasonFailed engine.Reason = "upstream_failed"
 )
 
 // refusalRule is one row of the table of refusals. The titles for missing, reused and outstanding

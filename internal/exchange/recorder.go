@@ -60,11 +60,13 @@ type recorder struct {
 	// headFirst reports whether the client's header is sent before the first bytes, from which the
 	// server would guess a Content-Type.
 	headFirst   bool
+	passing     bool           // the run is settled, and what follows passes to the client
 	omitted     bool           // the body is not kept
 	noRoom      bool           // the body is not kept because there was no room for it
 	upgraded    bool           // the connection has switched to another protocol
 	clientState recordingState // how far the client came
 	panicked    any            // what the client's writer panicked with
+	tool        *toolAnswer    // nil but for tool calls
 }
 
 // init initializes a recorder, which takes its room from a budget. The caller sets limit, settle
@@ -111,6 +113,9 @@ func (c *recorder) WriteHeader(status int) {
 		c.record.Declared = c.declared
 		c.answered = maps.Clone(c.header)
 		removeForbiddenLength(status, c.answered)
+		if c.tool != nil {
+			c.tool.begin(status, c.answered, c.takeToolRoom)
+		}
 		if strings.HasPrefix(strings.ToLower(firstValue(c.header, "Content-Type")), "text/event-stream") && c.declared != 0 && bodyAllowed(status) {
 			c.stream()
 		}
@@ -141,29 +146,42 @@ func (c *recorder) Write(p []byte) (int, error) {
 		return len(p), nil
 	}
 	c.written += int64(len(p))
-	if !c.omitted && (c.written > c.maxBody || !c.takeRoom(c.record.Needs(len(p), c.written, c.maxBody))) {
+	rest := p
+	switch {
+	case c.passing:
+	case c.tool != nil:
+		rest = c.recordTool(p)
+	case c.written <= c.maxBody && c.takeRoom(c.record.Needs(len(p), c.written, c.maxBody)):
+		c.record.Add(p)
+	default:
 		c.omitted, c.noRoom = true, c.written <= c.maxBody
-		c.stream()
-		c.settle()
+		c.settlePassing()
 	}
-	if c.omitted {
-		if err := c.record.Pass(p); err != nil {
+	if c.passing {
+		if err := c.record.Pass(rest); err != nil {
 			return 0, err
 		}
-		return len(p), nil
 	}
-	c.record.Add(p)
 	return len(p), nil
+}
+
+// settlePassing settles the run. What follows passes to the client.
+func (c *recorder) settlePassing() {
+	c.passing = true
+	c.stream()
+	c.settle()
 }
 
 // takeRoom takes room for n more bytes, and waits for it. It reports false if there is none: the
 // body is then not kept.
-func (c *recorder) takeRoom(n int) bool {
-	if c.allowance.TryTake(n) {
+func (c *recorder) takeRoom(n int) bool { return c.takeRoomOf(&c.allowance, n) }
+
+func (c *recorder) takeRoomOf(allowance *Allowance, n int) bool {
+	if allowance.TryTake(n) {
 		return true
 	}
 	defer c.limit.pause()()
-	return c.allowance.Take(n)
+	return allowance.Take(n)
 }
 
 // takeCopyRoom takes room for the copy of the body that is made to join its chunks or to encrypt
@@ -171,6 +189,9 @@ func (c *recorder) takeRoom(n int) bool {
 // it.
 func (c *recorder) takeCopyRoom(encrypted bool) (n int) {
 	n, joined := c.record.held()
+	if c.tool != nil {
+		n, joined = len(c.tool.message()), true
+	}
 	switch {
 	case c.omitted, joined && !encrypted:
 		return 0
@@ -208,7 +229,7 @@ func (c *recorder) FlushError() error {
 	if c.status == 0 {
 		c.WriteHeader(http.StatusOK)
 	}
-	if c.declared != 0 && bodyAllowed(c.status) {
+	if c.declared != 0 && bodyAllowed(c.status) && c.tool == nil { // that of a tool call is a stream by its type only
 		c.stream()
 	}
 	return nil
@@ -246,10 +267,20 @@ func (c *recorder) response() *idempotency.Response {
 		Header:  c.keptHeader(),
 		Omitted: c.omitted,
 	}
+	if c.tool != nil {
+		c.tool.keepIn(r)
+		return r
+	}
 	if !c.omitted {
 		r.Body = c.record.Bytes() // the upstream has ended
 	}
 	return r
+}
+
+// stored releases what was held of the response until it was stored.
+func (c *recorder) stored() {
+	c.record.Unkeep()
+	c.tool.release()
 }
 
 // keptHeader returns what is stored of the response's header. It must first be called before the

@@ -22,8 +22,7 @@ type recording struct {
 	Allowance *Allowance
 	// room is how many bytes of room were taken before the bytes came.
 	room int64
-	// Abandoned is called when the last reader of a passing body has left: the rest is not needed.
-	Abandoned func()
+	abandoned func() // of [recording.WhenAbandoned]
 
 	mu sync.Mutex
 	// changed is closed at the next change; nil while no reader waits for one.
@@ -40,7 +39,7 @@ type recording struct {
 }
 
 // recordingState is how far a recording has come.
-type recordingState int
+type recordingState uint8
 
 const (
 	// stateGrowing: bytes come, and all of them are kept.
@@ -64,7 +63,7 @@ var errNoReaders = errors.New("no client reads the rest of the response")
 
 // Init initializes a recording, which takes its room from the allowance.
 func (r *recording) Init(allowance *Allowance) {
-	r.Declared, r.Allowance, r.Abandoned = -1, allowance, func() {}
+	r.Declared, r.Allowance, r.abandoned = -1, allowance, func() {}
 	r.readers = r.first[:0]
 }
 
@@ -134,6 +133,37 @@ func (r *recording) Pass(p []byte) error {
 		if p = p[n:]; len(p) == 0 {
 			return nil
 		}
+	}
+}
+
+// Live appends bytes of a stream that is not kept, and waits for nobody. A reader that is more than
+// maxLag bytes behind is cut.
+func (r *recording) Live(p []byte, maxLag int64) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.state == stateGrowing {
+		r.state = statePassing
+	}
+	r.readers = slices.DeleteFunc(r.readers, func(rd *recordingReader) bool { return r.body.end-rd.offset > maxLag })
+	if len(r.readers) > 0 {
+		r.body.Append(p)
+	}
+	r.dropLocked()
+}
+
+func (r *recording) hasReaders() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return len(r.readers) > 0
+}
+
+// WhenAbandoned calls f when the last reader of a passing body has left: the rest is not needed.
+func (r *recording) WhenAbandoned(f func()) {
+	r.mu.Lock()
+	r.abandoned = f
+	r.mu.Unlock()
+	if !r.hasReaders() {
+		f()
 	}
 }
 
@@ -316,6 +346,6 @@ func (rd *recordingReader) Leave() {
 	}
 	r.dropLocked()
 	if r.state == statePassing && len(r.readers) == 0 {
-		r.Abandoned()
+		r.abandoned()
 	}
 }

@@ -165,8 +165,8 @@ func TestPassingBodyWithoutReadersIsAbandoned(t *testing.T) {
 	_, next := budgetOf(1 << 30)
 	r := begun(next())
 	abandoned := 0
-	r.Abandoned = func() { abandoned++ }
 	first, second := r.NewReader(), r.NewReader()
+	r.WhenAbandoned(func() { abandoned++ })
 	passed(t, r, 1)
 	first.Leave()
 	if abandoned != 0 {

@@ -56,8 +56,19 @@ func (x *exchange) replay(d engine.Replay) error {
 	switch {
 	case x.answer.outcome == OutcomeConflict:
 		return x.answerProblem(x.conflict(d), nil)
-	case response.Omitted && x.Mode == delivery.ModeAPI:
+	case response.Omitted && x.Mode != delivery.ModeWebhook:
 		return x.answerProblem(x.notKept(d), nil)
+	}
+	parts := [][]byte{response.Body}
+	if x.call != nil {
+		if response.Failed {
+			return x.answerProblem(x.failedCall(d), nil)
+		}
+		var err error
+		if parts, err = x.callParts(response.Body); err != nil {
+			return x.answerProblem(x.notKept(d), err)
+		}
+		response = &idempotency.Response{Status: http.StatusOK, Header: response.Header}
 	}
 	x.report(x.answer.outcome, d.Record.ExecutionID, d.Record.Attempt)
 	x.traceEvent(spanReplay)
@@ -66,7 +77,7 @@ func (x *exchange) replay(d engine.Replay) error {
 	}
 	x.leaveStore() // it isn't needed while the client reads
 	drainBody(x.w, x.r)
-	x.setReplayHeader(d.Record, response)
+	x.setReplayHeader(d.Record, response, parts...)
 	if response.Failed {
 		// An error is answered by the error routes, as it was for the first client.
 		return x.answerError(caddyhttp.Error(response.Status, fmt.Errorf("the run %s of this request ended in an error", d.Record.ExecutionID)))
@@ -76,8 +87,10 @@ func (x *exchange) replay(d engine.Replay) error {
 		return nil
 	}
 	to := x.toClient()
-	if to.Send(response.Body) != nil {
-		panic(http.ErrAbortHandler) // a cut response must not look whole
+	for _, part := range parts {
+		if to.Send(part) != nil {
+			panic(http.ErrAbortHandler) // a cut response must not look whole
+		}
 	}
 	return nil
 }
@@ -176,8 +189,8 @@ func (x *exchange) follow(d engine.Follow) error {
 	return nil
 }
 
-// setReplayHeader sets the header of a response that is replayed.
-func (x *exchange) setReplayHeader(record *idempotency.Record, response *idempotency.Response) {
+// setReplayHeader sets the header of a response that is replayed, with a body in parts.
+func (x *exchange) setReplayHeader(record *idempotency.Record, response *idempotency.Response, body ...[]byte) {
 	header := x.w.Header()
 	lines := 4 // for our own fields
 	for _, values := range response.Header {
@@ -209,7 +222,11 @@ func (x *exchange) setReplayHeader(record *idempotency.Record, response *idempot
 		header["Content-Type"] = nil // otherwise the server guesses one, which it did not for the first client
 	}
 	if bodyAllowed(response.Status) {
-		set("Content-Length", strconv.Itoa(len(response.Body)))
+		length := 0
+		for _, part := range body {
+			length += len(part)
+		}
+		set("Content-Length", strconv.Itoa(length))
 	}
 }
 

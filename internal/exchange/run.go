@@ -44,6 +44,9 @@ func (x *exchange) execute(run *engine.Run) error {
 	defer e.limit.stop()
 	e.response.init(x.toClient(), x.MaxResponseBody, x.headers, x.allowance.Budget)
 	e.response.limit, e.response.settle, e.response.share = &e.limit, e.settleEarly, e.shareStream
+	if e.call != nil {
+		e.response.tool = newToolAnswer(e.Handler)
+	}
 	defer e.response.close()
 
 	returned := false
@@ -78,32 +81,38 @@ func (e *execution) deliver(err error) error {
 }
 
 // settleEarly settles a run before the handlers behind have returned: its connection has switched
-// to another protocol, or its body has outgrown what is kept. From then on the run has no time
-// limit.
+// to another protocol, its body has outgrown what is kept, or has the response to a tool call. From
+// then on the run has no time limit.
 func (e *execution) settleEarly() {
 	e.limit.lift()
 	o := e.observation(nil)
 	o.broken = false // the rest is to come
 	_ = e.finish(o)
-	if o.omitted {
-		e.response.record.Abandoned = e.limit.stop
+	if o.early {
+		e.response.record.WhenAbandoned(e.limit.stop)
 		context.AfterFunc(e.r.Context(), e.response.own.Leave) // it may be the last reader of the rest
 	}
 }
 
-// shareStream lets duplicates follow the response.
-func (e *execution) shareStream() { e.run.Stream(e.live()) }
+// shareStream lets duplicates follow the response, but for tool calls: each has an id of its own.
+func (e *execution) shareStream() {
+	if e.call == nil {
+		e.run.Stream(e.live())
+	}
+}
 
 // observation returns what was observed of the run so far. err is what the handlers behind have
 // returned.
 func (e *execution) observation(err error) observation {
 	response, upstream := &e.response, e.upstream.observation()
+	broken := response.broken()
 	return observation{
 		err:      err,
 		status:   response.status,
-		broken:   response.broken(),
-		omitted:  response.omitted,
+		broken:   broken,
+		early:    response.passing,
 		upgraded: response.upgraded,
+		tool:     response.tool.end(err == nil && !broken),
 		upstream: upstream,
 		releases: e.request.Policy.ReleaseOn.Has(upstream.status) && !e.run.WasLast(),
 	}
@@ -127,11 +136,11 @@ func (e *execution) finish(o observation) error {
 	}
 	end.Response = response.shared(share, err)
 	failure := e.saidFailure(end)
-	end.SaysFailed = failure != nil
+	end.SaysFailed = end.SaysFailed || failure != nil
 	fields := e.explain(&end, cmp.Or(failure, o.cause(err)), response.retention)
 	end.Reason = cmp.Or(response.notKept(), end.Reason)
 	response.record.Keep()                                      // until the response is stored, which may be after its request
-	_, _ = e.run.Settle(end, response.record.Unkeep, fields...) // the engine logs the result
+	_, _ = e.run.Settle(end, response.stored, fields...)        // the engine logs the result
 	e.leaveStore()                                              // it isn't needed while the client reads
 	return err
 }

@@ -127,13 +127,15 @@ type observedWriter struct {
 	*caddyhttp.ResponseWriterWrapper
 	status  int
 	written int64
-	tee     *bodyTee // nil if no release_if reads the body
+	tee     *bodyTee    // nil if no release_if reads the body
+	tool    *toolAnswer // nil but for tool calls
 }
 
 // WriteHeader implements [http.ResponseWriter].
 func (w *observedWriter) WriteHeader(status int) {
 	if w.status == 0 && (status >= 200 || status == http.StatusSwitchingProtocols) {
 		w.status = status
+		w.tool.begin(status, w.Header(), nil)
 	}
 	w.ResponseWriterWrapper.WriteHeader(status)
 }
@@ -146,13 +148,14 @@ func (w *observedWriter) Write(p []byte) (int, error) {
 	if w.tee != nil {
 		w.tee.copy(p[:n], nil)
 	}
+	w.tool.feed(p[:n])
 	return n, err
 }
 
 // ReadFrom implements [io.ReaderFrom].
 func (w *observedWriter) ReadFrom(r io.Reader) (int64, error) {
 	w.noteBody()
-	if w.tee != nil {
+	if w.tee != nil || w.tool != nil {
 		return io.Copy(writerOnly{w}, r)
 	}
 	n, err := w.ResponseWriterWrapper.ReadFrom(r)
@@ -163,6 +166,7 @@ func (w *observedWriter) ReadFrom(r io.Reader) (int64, error) {
 func (w *observedWriter) noteBody() {
 	if w.status == 0 {
 		w.status = http.StatusOK
+		w.tool.begin(w.status, w.Header(), nil)
 	}
 }
 

@@ -34,8 +34,7 @@ func (x *exchange) verifyAndIdentify() keyDecision {
 			return d
 		}
 		if !x.applies(x.r) {
-			x.counted = true // it is not deduplicated
-			return verified{}
+			return pass{}
 		}
 	}
 	return x.identify()

@@ -3,6 +3,7 @@ package idempotency
 import (
 	"crypto/sha256"
 	"encoding/hex"
+	"io"
 	"iter"
 	"slices"
 	"strings"
@@ -21,6 +22,8 @@ const (
 	// FingerprintJSON takes the canonical form of the body (RFC 8785), or its bytes
 	// if the body is not JSON.
 	FingerprintJSON FingerprintKind = "json"
+	// FingerprintCall takes what a tool call asks for, which [FingerprintWritten] gets.
+	FingerprintCall FingerprintKind = "call"
 )
 
 // fingerprintVersion labels the derivation, as [keyVersion] does for keys.
@@ -61,6 +64,16 @@ func Fingerprint(kind FingerprintKind, path, query string, body []byte, doc *can
 // FingerprintPieces is [Fingerprint] for [FingerprintBody] and a body in pieces.
 func FingerprintPieces(path, query string, pieces iter.Seq[[]byte], exclude ...string) string {
 	return fingerprintPieces(FingerprintBody+excluding(parametersIn(exclude)), path, query, pieces)
+}
+
+// FingerprintWritten is [Fingerprint] for what write writes, without path and query.
+func FingerprintWritten(kind FingerprintKind, exclude []string, write func(io.Writer) error) (string, error) {
+	h := sha256.New()
+	h.Write(appendPart(nil, fingerprintVersion))
+	if err := write(h); err != nil {
+		return "", err
+	}
+	return fingerprintText(kind+excluding(exclude), [sha256.Size]byte(h.Sum(nil))), nil
 }
 
 func isParameter(excluded string) bool { return strings.HasPrefix(excluded, "?") }

@@ -81,9 +81,7 @@ func (r *Reader) Feed(p []byte) (before int, ended bool) {
 		return r.readEvents(p)
 	case r.form == formJSON:
 		if n := r.add(p); n < len(p) {
-			if r.outgrow(); r.end == Pending {
-				r.end = Released
-			}
+			r.Outgrow()
 			return n, true
 		}
 	}
@@ -115,6 +113,20 @@ func (r *Reader) Message() (text []byte, outgrown bool) {
 		return nil, r.outgrown
 	}
 	return r.message, false
+}
+
+// Outgrow says that there is no room for more of an answer that is no stream. The call ends by what
+// there is of it.
+func (r *Reader) Outgrow() {
+	switch {
+	case r.end != Pending:
+	case r.form == formEncoded:
+		r.end = Unknown
+	default:
+		if r.outgrow(); r.end == Pending {
+			r.end = Released
+		}
+	}
 }
 
 // outgrow ends the call by the beginning of a message that there is no room for, if that is a response.
