@@ -1,6 +1,7 @@
 package caddymodule
 
 import (
+	"bufio"
 	"cmp"
 	"encoding/json"
 	"fmt"
@@ -9,6 +10,9 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
+
+	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
 
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
@@ -97,5 +101,297 @@ func TestToolCallEnds(t *testing.T) {
 				t.Errorf("the second client got %d %v", second.status, h)
 			}
 		})
+	}
+}
+
+// What is no tool call passes, and is not counted; a refused call gets a JSON-RPC error with its id, at
+// status 200 (contract, section 3b).
+func TestToolCallRequests(t *testing.T) {
+	const pays = `{"jsonrpc":"2.0","id":1,"result":{}}`
+	large := strings.Repeat("x", 300)
+	call := func(id string) string { return callOf(id, "k") }
+	for name, c := range map[string]struct {
+		body    string
+		header  []string
+		blocks  string
+		runs    bool   // a second request is a duplicate
+		refused string // what the body of the answer has
+		status  int
+	}{
+		"a call":                       {body: call("1"), runs: true},
+		"a call behind a mark":         {body: "\ufeff" + call("1"), runs: true},
+		"named by its field":           {body: call("1"), header: []string{"Mcp-Method", "tools/call"}, runs: true},
+		"named otherwise by its field": {body: call("1"), header: []string{"Mcp-Method", "tools/list"}},
+		"an id that is null":           {body: call("null")},
+		"an id with a fraction":        {body: call("1.0")},
+		"an id with an exponent":       {body: call("1e2")},
+		"an id that is an object":      {body: call("{}")},
+		"a notification":               {body: `{"method":"tools/call","params":{"arguments":{"idempotency_key":"k"}}}`},
+		"another method":               {body: `{"id":1,"method":"tools/list","params":{"arguments":{"idempotency_key":"k"}}}`},
+		"another method, written last": {body: strings.Replace(call("1"), "{", `{"method":"tools/call",`, 1)[:len(call("1"))+22] + `,"method":"x"}`},
+		"a batch":                      {body: "[" + call("1") + "]"},
+		"no JSON":                      {body: "k"},
+		"an empty body":                {body: ""},
+		"cut JSON":                     {body: call("1")[:60]},
+		"deep nesting":                 {body: `{"id":1,"method":"tools/call","params":` + strings.Repeat("[", 20000)},
+		"no key":                       {body: `{"id":1,"method":"tools/call","params":{}}`},
+		"no key, rejected": {body: `{"id":"a","method":"tools/call","params":{}}`, blocks: "on_missing reject",
+			refused: `{"jsonrpc":"2.0","id":"a","error":{"code":400,`, status: 200},
+		"a key that is too long": {body: callOf("3", large), refused: "", status: 0},
+		"another call": {body: strings.Replace(call("-7"), "pay", "refund", 1), blocks: "#used",
+			refused: `{"jsonrpc":"2.0","id":-7,"error":{"code":422,`, status: 200},
+		"too large": {body: callOf("5", large), blocks: "max_request_body 200",
+			refused: `{"jsonrpc":"2.0","id":5,"error":{"code":413,`, status: 200},
+		"too large, its id behind the limit": {body: `{"method":"tools/call","params":{"x":"` + large + `"},"id":5}`, blocks: "max_request_body 200",
+			refused: `{"jsonrpc":"2.0","id":null,"error":{"code":413,`, status: 413},
+		"too large, named by its field": {body: `{"params":{"x":"` + large + `"},"method":"tools/call","id":5}`, blocks: "max_request_body 200", header: []string{"Mcp-Method", "tools/call"},
+			refused: `{"jsonrpc":"2.0","id":null,"error":{"code":413,`, status: 413},
+		"too large, and no call":     {body: `{"id":1,"method":"tools/list","params":{"x":"` + large + `"}}`, blocks: "max_request_body 200"},
+		"too large, and not decided": {body: `{"params":{"x":"` + large + `"},"method":"tools/call","id":5}`, blocks: "max_request_body 200"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			address, runs := upstream(t, func(w http.ResponseWriter, r *http.Request, _ int) {
+				w.Header().Set("Content-Type", asJSON)
+				_, _ = io.WriteString(w, pays)
+			})
+			s := serve(t, "dedup {", "mode mcp", "key json /params/arguments/idempotency_key", c.blocks, "}", "reverse_proxy "+address,
+				"handle_errors {", "respond page", "}")
+			if c.blocks == "#used" {
+				s.mustPost("", call("1"))
+				runs.Store(0)
+			}
+			for range 2 {
+				got := s.mustPost("", c.body, c.header...)
+				if want := cmp.Or(c.status, 200); got.status != want || !strings.HasPrefix(got.body, c.refused) {
+					t.Errorf("got %d %s", got.status, got.body)
+				}
+				if c.refused != "" && (!json.Valid([]byte(got.body)) || got.header.Get("Content-Type") != asJSON) {
+					t.Errorf("got %s, %v", got.body, got.header)
+				}
+			}
+			want := int64(2)
+			switch {
+			case c.refused != "":
+				want = 0
+			case c.runs:
+				want = 1
+			}
+			if n := runs.Load(); n != want {
+				t.Errorf("the upstream got %d requests, want %d", n, want)
+			}
+		})
+	}
+}
+
+// The fingerprint is the params, without what differs between the rounds of one call and what exclude
+// names. The scope has the caller.
+func TestToolCallsThatAreOne(t *testing.T) {
+	const params = `"name":"pay","arguments":{"idempotency_key":"k","amount":1.0,"token":"a"}`
+	const first = `{"id":1,"method":"tools/call","params":{` + params + `}}`
+	for name, c := range map[string]struct {
+		body, header string
+		status       int // 0 for a replay, -1 for a run
+	}{
+		"another id":      {`{"id":2,"method":"tools/call","params":{` + params + `}}`, "", 0},
+		"another order":   {`{"params":{"arguments":{"token":"b","amount":1,"idempotency_key":"k"},"name":"pay"},"method":"tools/call","id":2,"jsonrpc":"2.0"}`, "", 0},
+		"another round":   {`{"id":2,"method":"tools/call","params":{` + params + `,"_meta":{"progressToken":9},"inputResponses":[1],"requestState":"s"}}`, "", 0},
+		"what is left":    {`{"id":2,"method":"tools/call","params":{` + strings.Replace(params, "1.0", "2", 1) + `}}`, "", 422},
+		"another tool":    {`{"id":2,"method":"tools/call","params":{` + strings.Replace(params, "pay", "refund", 1) + `}}`, "", 422},
+		"another caller":  {first, "Bearer b", -1},
+		"duplicate names": {`{"id":1,"id":2,"method":"x","method":"tools/call","params":{},"params":{` + params + `}}`, "", 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			address, runs := upstream(t, func(w http.ResponseWriter, _ *http.Request, _ int) {
+				w.Header().Set("Content-Type", asJSON)
+				_, _ = io.WriteString(w, `{"id":1,"result":{}}`)
+			})
+			s := serve(t, "dedup {", "mode mcp", "key json /params/arguments/idempotency_key", "exclude /params/arguments/token", "}", "reverse_proxy "+address)
+			s.mustPost("", first, "Authorization", "Bearer a")
+			got := s.mustPost("", c.body, "Authorization", cmp.Or(c.header, "Bearer a"))
+			if c.status > 0 && !strings.Contains(got.body, fmt.Sprintf(`"status":%d`, c.status)) {
+				t.Errorf("got %s", got.body)
+			}
+			if want := map[bool]int64{true: 2, false: 1}[c.status < 0]; runs.Load() != want {
+				t.Errorf("%d runs, want %d; got %s", runs.Load(), want, got.body)
+			}
+		})
+	}
+}
+
+// The response is stored before the client has the event that ends the call, however the upstream goes
+// on. Who waits gets it at once, and a cancellation meanwhile is not handed on.
+func TestToolCallIsStoredAtItsResponse(t *testing.T) {
+	begun, says, end := make(chan bool), make(chan bool), make(chan bool)
+	address, runs := upstream(t, func(w http.ResponseWriter, _ *http.Request, n int) {
+		if n > 1 {
+			_, _ = io.WriteString(w, "handed on")
+			return
+		}
+		w.Header().Set("Content-Type", asEvents)
+		_, _ = io.WriteString(w, "data: {\"method\":\"notifications/progress\"}\n\n")
+		_ = http.NewResponseController(w).Flush()
+		close(begun)
+		<-says
+		_, _ = io.WriteString(w, "data: {\"id\":1,\"result\":{}}\n\n")
+		_ = http.NewResponseController(w).Flush()
+		<-end
+		_, _ = io.WriteString(w, ": more\n\n")
+	})
+	s := serve(t, append(toolCallsBlock, "reverse_proxy "+address)...)
+	r, _ := http.NewRequest(http.MethodPost, s.URL+"/", strings.NewReader(callOf("1", "k")))
+	r.Header.Set("Mcp-Session-Id", "a")
+	first, err := oneRequest.Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer first.Body.Close()
+	<-begun
+	stream := bufio.NewReader(first.Body)
+	line := func() string {
+		text, err := stream.ReadString('\n')
+		if err != nil {
+			t.Fatal(err)
+		}
+		return text
+	}
+	if got := line() + line(); got != "data: {\"method\":\"notifications/progress\"}\n\n" {
+		t.Errorf("the client got %q before the response", got)
+	}
+	for _, c := range []struct {
+		id, session string
+		status      int
+	}{{"1", "a", 202}, {"1", "b", 200}, {`"1"`, "a", 200}} {
+		got := s.mustPost("", `{"method":"notifications/cancelled","params":{"requestId":`+c.id+`}}`, "Mcp-Session-Id", c.session)
+		if got.status != c.status {
+			t.Errorf("the cancellation of %s in session %s got %d %q", c.id, c.session, got.status, got.body)
+		}
+	}
+	if n := runs.Swap(1); n != 3 {
+		t.Errorf("%d cancellations were handed on, want 2", n-1)
+	}
+	waited := make(chan answer, 1)
+	go func() { waited <- s.mustPost("", callOf("2", "k")) }()
+	close(says)
+	if got := <-waited; !strings.Contains(got.body, `"id":2`) || got.header.Get("Idempotent-Replayed") == "" {
+		t.Errorf("who waited got %+v", got)
+	}
+	if got := line() + line(); got != "data: {\"id\":1,\"result\":{}}\n\n" {
+		t.Errorf("the client got the response %q", got)
+	}
+	if r := s.only(); r.State != idempotency.Complete {
+		t.Errorf("the key is %v", r.State)
+	}
+	close(end)
+	if got := line() + line(); got != ": more\n\n" {
+		t.Errorf("the client got %q behind the response", got)
+	}
+	if got := s.mustPost("", `{"method":"notifications/cancelled","params":{"requestId":2}}`); got.status != 200 {
+		t.Errorf("the cancellation of a call that has ended got %d", got.status)
+	}
+}
+
+// A stream is read at the upstream's pace while its client reads nothing, and what max_response_body
+// measures is the response.
+func TestToolCallWithALongStream(t *testing.T) {
+	address, _ := upstream(t, func(w http.ResponseWriter, _ *http.Request, _ int) {
+		w.Header().Set("Content-Type", asEvents)
+		event := "data: {\"method\":\"" + strings.Repeat("x", 1<<10) + "\"}\n\n"
+		for range 32 << 10 {
+			_, _ = io.WriteString(w, event)
+		}
+		_, _ = io.WriteString(w, "data: {\"id\":1,\"result\":{}}\n\n")
+	})
+	s := serve(t, "dedup {", "mode mcp", "key json /params/arguments/idempotency_key", "max_response_body 64KiB", "}", "reverse_proxy "+address)
+	r, _ := http.NewRequest(http.MethodPost, s.URL+"/", strings.NewReader(callOf("1", "k")))
+	first, err := oneRequest.Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer first.Body.Close() // it reads nothing
+	got := s.mustPost("", callOf("2", "k"))
+	if got.body != `{"id":2,"result":{"_meta":{"caddy-dedup/replayed":true}}}` {
+		t.Errorf("the duplicate got %s", got.body)
+	}
+}
+
+// A response that is too large is not kept: its duplicates are refused with their id.
+func TestToolCallWithALargeResponse(t *testing.T) {
+	for _, kind := range []string{asJSON, asEvents} {
+		t.Run(kind, func(t *testing.T) {
+			result := `{"id":1,"result":{"text":"` + strings.Repeat("x", 8<<10) + `"}}`
+			address, runs := upstream(t, func(w http.ResponseWriter, _ *http.Request, _ int) {
+				w.Header().Set("Content-Type", kind)
+				if kind == asEvents {
+					result = "data: " + result + "\n\n"
+				}
+				_, _ = io.WriteString(w, result)
+			})
+			s := serve(t, "dedup {", "mode mcp", "key json /params/arguments/idempotency_key", "max_response_body 4KiB", "}", "reverse_proxy "+address)
+			if got := s.mustPost("", callOf("1", "k")); got.body != result {
+				t.Errorf("the first client got %d bytes of %d", len(got.body), len(result))
+			}
+			got := s.mustPost("", callOf("2", "k"))
+			if got.status != 200 || !strings.HasPrefix(got.body, `{"jsonrpc":"2.0","id":2,"error":{"code":409,`) || !strings.Contains(got.body, "response_not_kept") || runs.Load() != 1 {
+				t.Errorf("the duplicate got %d %s after %d runs", got.status, got.body, runs.Load())
+			}
+		})
+	}
+}
+
+// Under observe calls pass as they are, cancellations too, and are counted as they would have ended.
+func TestToolCallsUnderObserve(t *testing.T) {
+	address, _ := upstream(t, func(w http.ResponseWriter, r *http.Request, n int) {
+		w.Header().Set("Content-Type", asEvents)
+		_, _ = io.WriteString(w, []string{"data: {\"id\":1,\"result\":{\"isError\":true}}\n\n", "data: {\"id\":1,\"result\":{}}\n\n: more\n\n", "", ""}[n-1])
+	})
+	s := serve(t, "dedup {", "observe", "mode mcp", "key json /params/arguments/idempotency_key", "}", "reverse_proxy "+address)
+	counted := s.counted()
+	for _, want := range []string{"executed", "executed", "replayed"} {
+		s.mustPost("", callOf("1", "k"))
+		select {
+		case got := <-counted.told:
+			if got != "custom "+want+" true" {
+				t.Errorf("it counts as %s, want %s", got, want)
+			}
+		case <-time.After(10 * time.Second):
+			t.Fatalf("it does not count, want %s", want)
+		}
+	}
+	if got := s.mustPost("", `{"method":"tools/list","id":1}`); got.status != 200 {
+		t.Errorf("what is no call got %d", got.status)
+	}
+}
+
+// What says something else about a tool call is refused (contract, section 3b).
+func TestToolCallMistakes(t *testing.T) {
+	const key = "key json /params/arguments/idempotency_key"
+	for lines, want := range map[string]string{
+		"":                                    "mode mcp: a tool call has no key by default",
+		key + "\nmethods POST":                "mode mcp and methods exclude each other",
+		key + "\nrelease_on 5xx":              "mode mcp and release_on exclude each other",
+		key + "\nrelease_if /e":               "mode mcp and release_if exclude each other",
+		key + "\nfingerprint json":            "mode mcp and fingerprint exclude each other",
+		key + "\nforce X-Force":               "mode mcp and force exclude each other",
+		key + "\non_duplicate acknowledge":    "mode mcp and on_duplicate exclude each other",
+		key + "\non_duplicate see_other":      "mode mcp and on_duplicate exclude each other",
+		key + "\nverify github {env.SECRET}":  "mode mcp and verify exclude each other",
+		key + "\nkeep_header Mcp-Session-Id":  "keep_header: Mcp-Session-Id",
+		key + "\nexclude ?ts":                 "exclude: ?ts is left out of the query",
+		"key content":                         "mode mcp: key content would be made of the id",
+		"key json /id":                        "mode mcp: the id differs in a repeat",
+		"key value {http.dedup.json./id}":     "mode mcp: the id differs in a repeat",
+		"key parts a {\njson /a\njson /id\n}": "",
+	} {
+		if err := handlerOf("mode mcp\n" + lines); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v; want %q", lines, err, want)
+		}
+	}
+	for _, lines := range []string{key, key + "\nexclude /params/arguments/token\non_duplicate conflict\nscope {http.auth.user.id}", "key header Idempotency-Key"} {
+		if err := handlerOf("mode mcp\n" + lines); err != nil {
+			t.Errorf("%s: %v", lines, err)
+		}
+	}
+	if err := new(Handler).UnmarshalCaddyfile(caddyfile.NewTestDispenser("dedup github {\nmode mcp\n" + key + "\n}")); err == nil || !strings.Contains(err.Error(), "mode mcp and providers exclude each other") {
+		t.Errorf("a provider: %v", err)
 	}
 }

@@ -165,7 +165,7 @@ func (c *canonicalWriter) write(i uint32) error {
 		first := true
 		for position, end := i+1, d.nodes[i].end; position < end; position = d.after(position) {
 			child := d.nodes[position].sorted
-			if c.excluded != nil && c.excluded[child] {
+			if child == none || c.excluded != nil && c.excluded[child] {
 				continue
 			}
 			if !first {

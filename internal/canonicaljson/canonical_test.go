@@ -216,3 +216,32 @@ func alike(size int) string {
 	}
 	return "{" + b.String()[1:] + "}"
 }
+
+// Of two members with the same name, the last one counts, where that is asked for.
+func TestParseLast(t *testing.T) {
+	for text, want := range map[string]string{
+		`{"a":1,"b":2,"a":3}`:                 `{"a":3,"b":2}`,
+		`{"a":{"x":1},"\u0061":[2,{"y":3}]}`:  `{"a":[2,{"y":3}]}`,
+		`{"a":1,"a":2,"a":{"b":1,"b":2}}`:     `{"a":{"b":2}}`,
+		`[{"a":1,"a":{}},{"b":1,"b":null}]`:   `[{"a":{}},{"b":null}]`,
+		`{"c":1,"b":{"z":0},"a":[],"b":true}`: `{"a":[],"b":true,"c":1}`,
+	} {
+		doc, err := canonicaljson.ParseLast([]byte(text), nil)
+		if err != nil {
+			t.Errorf("%s: %v", text, err)
+			continue
+		}
+		if got, err := doc.Root().Canonical(func(int) error { return nil }); err != nil || got != want {
+			t.Errorf("%s: %s, %v; want %s", text, got, err, want)
+		}
+		if _, err := canonicaljson.Parse([]byte(text), nil); err == nil {
+			t.Errorf("Parse takes %s", text)
+		}
+	}
+	doc, _ := canonicaljson.ParseLast([]byte(`{"a":{"b":1},"a":{"b":2,"b":3}}`), nil)
+	if v, ok := doc.Root().At("/a/b"); !ok || v.Kind() != '0' {
+		t.Errorf("/a/b: %v", ok)
+	} else if text, _ := v.Text(); text != "3" {
+		t.Errorf("/a/b is %s, want 3", text)
+	}
+}

@@ -28,7 +28,8 @@ type node struct {
 	// another value it is the offset in the text at which the value ends.
 	end uint32
 	// sorted is the number of the member that takes this member's position when the members are
-	// sorted by name. For a value that is not a member it is the value's own number.
+	// sorted by name, none if no member does: of two with the same name, only the last counts. For a
+	// value that is not a member it is the value's own number.
 	sorted uint32
 }
 
@@ -102,11 +103,13 @@ func (v Value) At(pointer string) (_ Value, ok bool) {
 func (v Value) child(token string) (Value, bool) {
 	switch v.Kind() {
 	case jsontext.KindBeginObject:
+		found, ok := Value{}, false
 		for member := range v.doc.children(v.node) {
 			if name, err := v.doc.unquote(v.doc.raw(v.doc.nodes[member].name), 0); err == nil && string(name) == token {
-				return Value{v.doc, member}, true
+				found, ok = Value{v.doc, member}, true
 			}
 		}
+		return found, ok
 	case jsontext.KindBeginArray:
 		// RFC 6901, section 4: no leading zeros, and no sign.
 		index, err := strconv.ParseUint(token, 10, 32)

@@ -2,6 +2,7 @@ package canonicaljson
 
 import (
 	"bytes"
+	"cmp"
 	"fmt"
 	"math"
 	"slices"
@@ -33,6 +34,15 @@ const (
 // senders produce it when they cut a text within an emoji. Only methods that return that string fail.
 // Two names with such an escape count as the same name.
 func Parse(text []byte, reserve func(bytes int) error) (*Document, error) {
+	return parse(text, reserve, false)
+}
+
+// ParseLast is [Parse] for a text in which the last of two members with the same name counts.
+func ParseLast(text []byte, reserve func(bytes int) error) (*Document, error) {
+	return parse(text, reserve, true)
+}
+
+func parse(text []byte, reserve func(bytes int) error, lastCounts bool) (*Document, error) {
 	text = bytes.TrimPrefix(text, []byte("\ufeff"))
 	if err := checkLength(text); err != nil {
 		return nil, err
@@ -49,7 +59,7 @@ func Parse(text []byte, reserve func(bytes int) error) (*Document, error) {
 			return nil, err
 		}
 	}
-	p := parser{Document: &Document{text: text, nodes: make([]node, 0, size.values), longest: size.longest}, members: size.members}
+	p := parser{Document: &Document{text: text, nodes: make([]node, 0, size.values), longest: size.longest}, members: size.members, lastCounts: lastCounts}
 	if err := p.parse(); err != nil {
 		return nil, err
 	}
@@ -144,6 +154,8 @@ type parser struct {
 	offset  int      // in the text
 	members int      // upper bound of the members in the text
 	sorted  []uint32 // the members of one object, sorted by name
+	// lastCounts reports whether the last of two members with the same name counts.
+	lastCounts bool
 }
 
 // none is the parent of the root.
@@ -235,8 +247,8 @@ func (p *parser) end() error {
 	return nil
 }
 
-// sortMembers sets [node.sorted] of the members of an object. It returns an error if two have the same
-// name.
+// sortMembers sets [node.sorted] of the members of an object. Two with the same name are an error,
+// unless the last one counts.
 func (p *parser) sortMembers(object uint32) error {
 	p.sorted = p.sorted[:0]
 	for member := range p.children(object) {
@@ -245,13 +257,23 @@ func (p *parser) sortMembers(object uint32) error {
 		}
 		p.sorted = append(p.sorted, member)
 	}
-	slices.SortFunc(p.sorted, p.compareNames)
+	slices.SortFunc(p.sorted, func(a, b uint32) int { return cmp.Or(p.compareNames(a, b), cmp.Compare(a, b)) })
+	counted := p.sorted[:0]
+	for i, member := range p.sorted {
+		if i+1 < len(p.sorted) && p.compareNames(member, p.sorted[i+1]) == 0 {
+			if !p.lastCounts {
+				return fmt.Errorf("not JSON at byte %d: two members of the object have the same name", p.nodes[object].value)
+			}
+			continue
+		}
+		counted = append(counted, member)
+	}
 	i := 0
 	for member := range p.children(object) {
-		if i > 0 && p.compareNames(p.sorted[i-1], p.sorted[i]) == 0 {
-			return fmt.Errorf("not JSON at byte %d: two members of the object have the same name", p.nodes[object].value)
+		p.nodes[member].sorted = none
+		if i < len(counted) {
+			p.nodes[member].sorted = counted[i]
 		}
-		p.nodes[member].sorted = p.sorted[i]
 		i++
 	}
 	return nil

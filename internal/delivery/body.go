@@ -54,7 +54,11 @@ func (r Request) document() (*canonicaljson.Document, error) {
 	}
 	if !p.parsed {
 		p.parsed = true
-		p.doc, p.docErr = canonicaljson.Parse(body, r.room)
+		parse := canonicaljson.Parse
+		if r.LastCounts {
+			parse = canonicaljson.ParseLast
+		}
+		p.doc, p.docErr = parse(body, r.room)
 		if p.docErr != nil && p.noRoom == nil {
 			p.docErr = missingError{isUnknown, fmt.Sprintf("the body is %v", p.docErr)}
 		}

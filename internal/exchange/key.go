@@ -45,6 +45,8 @@ func (x *exchange) identify() keyDecision {
 		Replace: x.keyValue,
 		Exclude: x.excludedPointers,
 		Reserve: body.reserve,
+
+		LastCounts: x.call != nil,
 	}.Remember()
 	parsed := x.keyNamesMembers || delivery.NeedsBody(x.sender.Sources, x.sender.Providers, x.r.Header)
 	if parsed {

@@ -21,7 +21,7 @@ type recording struct {
 	// Allowance is the room in the budget that the bytes take.
 	Allowance *Allowance
 	// room is how many bytes of room were taken before the bytes came.
-	room int64
+	room      int64
 	abandoned func() // of [recording.WhenAbandoned]
 
 	mu sync.Mutex

@@ -144,4 +144,3 @@ func (x *exchange) flightOf(id []byte) callInFlight {
 	hashed := sha256.Sum256(id)
 	return sha256.Sum256(fmt.Appendf(nil, "%q %x", parts, hashed))
 }
-
