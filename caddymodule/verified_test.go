@@ -148,6 +148,7 @@ func TestVerifyGuardsEveryRequest(t *testing.T) {
 			t.Errorf("%+v: got %d %s, and the upstream got %q; want %q", c.request, status, answer, got, c.want)
 		}
 	}
+	s.stop() // it waits for the handlers, which end behind their answers
 	if held := buffered.Used(); held != 0 {
 		t.Errorf("%d bytes are held when all is answered", held)
 	}

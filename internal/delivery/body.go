@@ -15,6 +15,7 @@ const contentVersion = "caddy-dedup content v1"
 // parsedBody is a request's body, read and parsed at most once.
 type parsedBody struct {
 	read, parsed    bool
+	lastCounts      bool // of [Request.LetLastCount]
 	body            []byte
 	doc             *canonicaljson.Document
 	noRoom          error // of [Request.Reserve]
@@ -29,6 +30,10 @@ func (r Request) Remember() Request {
 	}
 	return r
 }
+
+// LetLastCount makes the last of two members with the same name count. Else such a body is not JSON. It
+// is for a request that remembers its body.
+func (r Request) LetLastCount() { r.parsed.lastCounts = true }
 
 // bytes returns the body. If the body is empty, the source is absent.
 func (p *parsedBody) bytes(read func() ([]byte, error)) ([]byte, error) {
@@ -54,11 +59,11 @@ func (r Request) document() (*canonicaljson.Document, error) {
 	}
 	if !p.parsed {
 		p.parsed = true
-		parse := canonicaljson.Parse
-		if r.LastCounts {
-			parse = canonicaljson.ParseLast
+		if p.lastCounts { // a function in a variable would have the request allocated
+			p.doc, p.docErr = canonicaljson.ParseLast(body, r.room)
+		} else {
+			p.doc, p.docErr = canonicaljson.Parse(body, r.room)
 		}
-		p.doc, p.docErr = parse(body, r.room)
 		if p.docErr != nil && p.noRoom == nil {
 			p.docErr = missingError{isUnknown, fmt.Sprintf("the body is %v", p.docErr)}
 		}

@@ -27,9 +27,6 @@ type Request struct {
 	// Reserve reserves the bytes for the parsed body before they are allocated. Its error,
 	// [ErrBodyTooLarge] or another, is returned to the caller. Nil means no limit.
 	Reserve func(bytes int) error
-	// LastCounts reports whether the last of two members with the same name counts. Else such a body
-	// is not JSON.
-	LastCounts bool
 
 	parsed *parsedBody
 }

@@ -45,9 +45,10 @@ func (x *exchange) identify() keyDecision {
 		Replace: x.keyValue,
 		Exclude: x.excludedPointers,
 		Reserve: body.reserve,
-
-		LastCounts: x.call != nil,
 	}.Remember()
+	if x.call != nil {
+		request.LetLastCount()
+	}
 	parsed := x.keyNamesMembers || delivery.NeedsBody(x.sender.Sources, x.sender.Providers, x.r.Header)
 	if parsed {
 		if err := x.parse(request); err != nil {
