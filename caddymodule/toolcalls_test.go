@@ -72,6 +72,12 @@ func TestToolCallEnds(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := serve(t, append(toolCallsBlock, "reverse_proxy "+address)...)
+			defer func() {
+				s.stop()
+				if held := buffered.Used(); held != 0 {
+					t.Errorf("%d bytes are held when all is answered", held)
+				}
+			}()
 			header := []string{"X-Type", c.kind, "X-Says", c.says, "X-Status", c.status}
 			first := s.mustPost("", callOf("1", name), header...)
 			if want := strings.ReplaceAll(c.says, "|", "\n"); first.body != want {

@@ -116,6 +116,9 @@ func (x *exchange) close() {
 		x.releaseShared()
 	}
 	x.allowance.ReleaseAll()
+	if x.call != nil {
+		x.call.room.ReleaseAll()
+	}
 	x.leaveStore()
 }
 

@@ -47,6 +47,9 @@ func (x *exchange) refuseOrPass(d engine.Refusal) error {
 func (x *exchange) detailOf(d engine.Refusal) string {
 	switch d.Reason {
 	case engine.ReasonReused:
+		if x.call != nil {
+			return "the key was used before with a call that differs in its params; use a new key for a new call"
+		}
 		return "the key was used before with a request that differs in path, query or body; use a new key for a new request"
 	case engine.ReasonInFlight:
 		return "the first request with this key has not been answered yet; repeat this one later"

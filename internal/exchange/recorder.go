@@ -115,6 +115,10 @@ func (c *recorder) WriteHeader(status int) {
 		removeForbiddenLength(status, c.answered)
 		if c.tool != nil {
 			c.tool.begin(status, c.answered, c.takeToolRoom)
+			if c.tool.reader.IsStream() { // its client gets the end when the run is settled, not when the last byte has come
+				c.record.Declared = -1
+				delete(c.answered, "Content-Length")
+			}
 		}
 		if strings.HasPrefix(strings.ToLower(firstValue(c.header, "Content-Type")), "text/event-stream") && c.declared != 0 && bodyAllowed(status) {
 			c.stream()

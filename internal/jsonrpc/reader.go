@@ -70,6 +70,9 @@ func NewReader(status int, contentType, contentEncoding string, limit int, reser
 	return r
 }
 
+// IsStream reports whether the answer is a stream of events.
+func (r *Reader) IsStream() bool { return r.form == formEvents }
+
 // Feed takes what the upstream writes next, in pieces of any size. It reports whether the call ends
 // in these bytes, and how many of them come before the one with which the client has the response:
 // the call has to be settled before that byte goes out. What follows decides nothing, and is not
