@@ -34,7 +34,7 @@ func TestSitesOfTheProtocols(t *testing.T) {
 	var sites strings.Builder
 	n := 0
 	for _, b := range docBlocks(t) {
-		if b.page == "protocols.md" && b.language == "caddyfile" {
+		if strings.HasSuffix(b.page, "protocols.md") && b.language == "caddyfile" {
 			sites.WriteString("http://" + strings.NewReplacer(".example.com {", ".example.com:PORT {", "localhost:3000", up.addr).Replace(b.text))
 			n++
 		}
