@@ -1,0 +1,205 @@
+package caddymodule
+
+import (
+	"encoding/json"
+	"errors"
+	"iter"
+	"maps"
+	"reflect"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/caddyserver/caddy/v2/caddyconfig"
+	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
+)
+
+// wordsInJSON has what the lines of a directive become.
+var wordsInJSON = map[string]string{
+	"mode api\nmethods POST PUT\non_missing reject\nmax_key_length 64\nscope {http.request.host} fixed": `{"mode": "api", "methods": ["POST", "PUT"], "on_missing": "reject", "max_key_length": 64, "scope": ["{http.request.host}", "fixed"]}`,
+	"observe\nretention 36h\nlease 10s\ntimeout 1m\nwait 2s":                                            `{"observe": true, "retention": 129600000000000, "lease": 10000000000, "timeout": 60000000000, "wait": 2000000000}`,
+	"release_on 5xx !503\nrelease_if /errors\nrelease_if /status RETRY DROP\non_unknown hold":           `{"release_on": ["5xx", "!503"], "release_if": [{"json": "/errors"}, {"json": "/status", "values": ["RETRY", "DROP"]}], "on_unknown": "hold"}`,
+	"max_request_body 2MiB\nmax_response_body 512KiB\nkeep_header Set-Cookie Age":                       `{"max_request_body": 2097152, "max_response_body": 524288, "keep_header": ["Set-Cookie", "Age"]}`,
+	"on_store_error pass\ndocs https://example.com/idempotency\nforce X-Force\nmax_attempts 5":          `{"on_store_error": "pass", "docs": "https://example.com/idempotency", "force": "X-Force", "max_attempts": 5}`,
+	"fingerprint json\nexclude /sent_at ?ts":                                                            `{"fingerprint": "json", "exclude": ["/sent_at", "?ts"]}`,
+	"mode webhook\nwait off\nrelease_on off\nfingerprint none":                                          `{"mode": "webhook", "wait": 0, "release_on": ["off"], "fingerprint": "none"}`,
+	"on_duplicate see_other":                        `{"on_duplicate": "see_other"}`,
+	"max_attempts 0":                                `{}`,
+	"key header X-Token\nkey header X-Order orders": `{"keys": [{"header": "X-Token"}, {"header": "X-Order", "prefix": "orders"}]}`,
+	"key json /a~1b/m~0n/0 events":                  `{"keys": [{"json": "/a~1b/m~0n/0", "prefix": "events"}]}`,
+	"key value {http.request.uri.query.id} tenants": `{"keys": [{"value": "{http.request.uri.query.id}", "prefix": "tenants"}]}`,
+	"key value `\\{{http.request.uri.query.id}\\}`": `{"keys": [{"value": "\\{{http.request.uri.query.id}\\}"}]}`,
+	"key content orders":                            `{"keys": [{"content": true, "prefix": "orders"}]}`,
+	"key parts optional {\nheader Optional\njson /id optional\nvalue {http.request.uri.query.v} optional\ncontent\n}": `{"keys": [{"prefix": "optional", "parts": [{"header": "Optional"}, {"json": "/id", "optional": true}, {"value": "{http.request.uri.query.v}", "optional": true}, {"content": true}]}]}`,
+	"retention_from header X-Window":                              `{"retention_from": {"header": "X-Window"}}`,
+	"retention_from json /window 12h":                             `{"retention_from": {"json": "/window", "max": 43200000000000}}`,
+	"store redis redis://localhost:6379 {\nprefix shop:dedup:\n}": `{"store": {"store": "redis", "url": "redis://localhost:6379", "prefix": "shop:dedup:"}}`,
+	"verify hmac {\nsecret {env.A} {env.B}\nheader X-S\nsigned {timestamp}.{body}\ntimestamp X-At ms\nwithin 10m\n}": `{"verify": [{"hmac": {"header": "X-S", "signed": "{timestamp}.{body}", "timestamp": "X-At", "timestamp_unit": "ms"}, "secrets": ["{env.A}", "{env.B}"], "within": 600000000000}]}`,
+}
+
+// optionsInJSON has what the lines of the global option become.
+var optionsInJSON = map[string]string{
+	"namespace shop\nstore file /var/lib/dedup": `{"namespace": "shop", "store": {"store": "file", "path": "/var/lib/dedup"}}`,
+	"store file":                       `{"store": {"store": "file"}}`,
+	"store memory\nlocal_copies 64MiB": `{"store": {"store": "memory"}, "local_copies": 67108864}`,
+	"local_copies off\nencrypt {env.NEW} {file./run/secrets/old}":                                                `{"local_copies": 0, "encrypt": ["{env.NEW}", "{file./run/secrets/old}"]}`,
+	"limits {\nbuffered 1MiB\nclient_idle 5s\nwaiters 10\nwaiters_per_key 5\nin_flight 20\nmemory_store 2MiB\n}": `{"limits": {"buffered": 1048576, "client_idle": 5000000000, "waiters": 10, "waiters_per_key": 5, "in_flight": 20, "memory_store": 2097152}}`,
+	"store redis redis://localhost:6379/2":                                                                       `{"store": {"store": "redis", "url": "redis://localhost:6379/2"}}`,
+	"store redis {env.REDIS_URL} {\ndb 0\n}":                                                                     `{"store": {"store": "redis", "url": "{env.REDIS_URL}", "db": 0}}`,
+	"store redis rediss://a:6379 rediss://b:6379":                                                                `{"store": {"store": "redis", "urls": ["rediss://a:6379", "rediss://b:6379"]}}`,
+	"store redis {\naddress a:1\ncluster\nwait_replicas 2\n}":                                                    `{"store": {"store": "redis", "addresses": ["a:1"], "cluster": true, "wait_replicas": 2}}`,
+	"store redis {\naddress a:1\nusername ali\npassword {env.P}\ndb 3\nprefix shop:\ntimeout 250ms\ntls {\nca /ca.pem\ncert /cert.pem\nkey /key.pem\nserver_name redis.internal\ninsecure_skip_verify\n}\n}": `{"store": {"store": "redis", "addresses": ["a:1"], "username": "ali", "password": "{env.P}", "db": 3, "prefix": "shop:", "timeout": 250000000, "tls": {"ca": "/ca.pem", "cert": "/cert.pem", "key": "/key.pem", "server_name": "redis.internal", "insecure_skip_verify": true}}}`,
+	"store redis {\naddress a:1 b:1\nsentinel main\nsentinel_username watcher\nsentinel_password {env.S}\n}":                                                                                                 `{"store": {"store": "redis", "addresses": ["a:1", "b:1"], "sentinel": "main", "sentinel_username": "watcher", "sentinel_password": "{env.S}"}}`,
+}
+
+// Each word of the Caddyfile has its place in JSON.
+func TestWordsInJSON(t *testing.T) {
+	tried := make(map[string]bool)
+	becomes := func(lines string, value any, err error, want string) {
+		t.Helper()
+		for line := range strings.Lines(lines) {
+			tried[strings.Fields(line)[0]] = true
+		}
+		text, errOfJSON := json.Marshal(value)
+		var got, wanted any
+		if err := errors.Join(err, errOfJSON, json.Unmarshal(text, &got), json.Unmarshal([]byte(want), &wanted)); err != nil {
+			t.Errorf("%s: %v", lines, err)
+		} else if !reflect.DeepEqual(got, wanted) {
+			t.Errorf("%s\nbecomes %s\nwant %s", lines, text, want)
+		}
+	}
+	for lines, want := range wordsInJSON {
+		h := new(Handler)
+		err := h.UnmarshalCaddyfile(caddyfile.NewTestDispenser("dedup {\n" + lines + "\n}"))
+		becomes(lines, h.Settings, err, want)
+	}
+	for lines, want := range optionsInJSON {
+		app := new(App)
+		err := app.read(caddyfile.NewTestDispenser("dedup {\n"+lines+"\n}"), false)
+		becomes(lines, app, err, want)
+	}
+	for _, words := range []iter.Seq[string]{maps.Keys(handlerBlock), maps.Keys(globalBlock), maps.Keys(limitsBlock), maps.Keys(redisBlock), maps.Keys(tlsBlock)} {
+		for word := range words {
+			if !tried[word] {
+				t.Errorf("no line has %s", word)
+			}
+		}
+	}
+}
+
+// The directive comes after those that authenticate and compress, and before those that answer.
+// A matcher stands before the providers.
+func TestPlaceInASite(t *testing.T) {
+	adapted, _, err := caddyconfig.GetAdapter("caddyfile").Adapt([]byte(`:80 {
+		reverse_proxy localhost:3000
+		dedup /hooks/* github
+		dedup_health /ready
+		encode gzip
+		basic_auth {
+			ali $2a$04$uf76iymeUNTJnEhP70mn.eLvDOZNaERVsFNAoeUWIl9NCQiBTSOAO
+		}
+	}`), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, found := range regexp.MustCompile(`"handler":"(\w+)"|"path":\["([^"]+)"|"providers":\["(\w+)"`).FindAllStringSubmatch(string(adapted), -1) {
+		got = append(got, found[1]+found[2]+found[3])
+	}
+	want := []string{"authentication", "encode", "/ready", "dedup_health", "/hooks/*", "dedup", "github", "reverse_proxy"}
+	if !slices.Equal(got, want) {
+		t.Errorf("the handlers are %q, want %q", got, want)
+	}
+}
+
+// What a Caddyfile's parser finds wrong is found in JSON, too.
+func TestMistakesInJSON(t *testing.T) {
+	for text, want := range map[string]string{
+		`"keys": [{}]`: "exactly one",
+		`"keys": [{"header": "X-Id", "json": "/id"}]`:                                         "exactly one",
+		`"keys": [{"content": true, "value": "x"}]`:                                           "exactly one",
+		`"keys": [{"json": "id"}]`:                                                            "must start with a slash",
+		`"keys": [{"header": "X Id"}]`:                                                        "not a field name",
+		`"keys": [{"parts": [{"json": "/id"}]}]`:                                              "no prefix",
+		`"keys": [{"prefix": "p", "parts": [{"prefix": "q", "content": true}]}]`:              "prefix",
+		`"keys": [{"prefix": "p", "parts": [{"prefix": "q", "parts": [{"content": true}]}]}]`: "parts",
+		`"keys": [{"prefix": "p", "parts": [{}]}]`:                                            "exactly one",
+		`"keys": [{"header": "X-Id", "optional": true}]`:                                      "keys[0]: optional is only for parts",
+		`"keys": [{"prefix": "p", "optional": true, "parts": [{"content": true}]}]`:           "keys[0]: optional is only for parts",
+		`"keys": [{"prefix": "p", "parts": [{"content": true, "optional": true}]}]`:           "keys[0]: the first part is optional",
+		`"providers": ["gitub"]`:                                                              "did you mean github",
+		`"providers": ["github", "github"]`:                                                   "named twice",
+		`"providers": ["svix", "resend"]`:                                                     "the requests of svix and resend look the same",
+		`"providers": ["github"], "keys": [{"header": "X-Id"}]`:                               "mode: providers beside keys need it written",
+		`"exclude": ["sent_at"], "keys": [{"content": true}]`:                                 "must start with a slash",
+		`"exclude": ["/sent_at"]`:                                                             "content key",
+		`"fingerprint": "json", "keys": [{"content": true}]`:                                  "exclude each other",
+		`"on_duplicate": "reject"`:                                                            "replay, conflict, acknowledge or see_other",
+		`"force": "Dedup-Force"`:                                                              "start with Dedup-",
+		`"force": "Idempotency-Key"`:                                                          "where the key comes from",
+		`"retention_from": {}`:                                                                "retention_from: it takes exactly one of header and json",
+		`"retention_from": {"json": "window"}`:                                                "retention_from: JSON pointer",
+		`"retention_from": {"json": "/window", "max": 5}`:                                     "retention_from: max: 5ns is too short",
+		`"max_attempts": -1`:                                                                  "max_attempts: -1 is not accepted",
+		`"max_attempts": 4294967296`:                                                          "from 0 to 2147483647",
+		`"max_response_body": 4611686018427387904`:                                            "max_response_body: 4611686018427387904 is not accepted",
+		`"max_key_length": 4611686018427387904`:                                               "max_key_length: 4611686018427387904 is not accepted",
+		`"lease": 4611686018427387904`:                                                        "lease: 1281023h53m38.427387904s is too long",
+		`"wait": -1`:                                                                          "wait: -1ns is too short",
+		`"providers": ["github"], "keys": [{"header": "X-Id"}, {"json": "id"}]`:               "keys[1]: JSON pointer",
+		`"keys": [{"value": "order"}]`:                                                        "keys[0]: value: \"order\" has no placeholder",
+		`"release_on": ["5xx", "5xx"]`:                                                        "release_on: 5xx is named twice",
+		`"scope": ["a", "a"]`:                                                                 "scope: a is named twice",
+		`"max_attempts": "five"`:                                                              "max_attempts",
+	} {
+		s := new(Settings)
+		err := json.Unmarshal([]byte("{"+text+"}"), s)
+		if err == nil {
+			s.setDefaults()
+			err = s.check()
+		}
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v; want %q", text, err, want)
+		}
+	}
+}
+
+// Mistakes in lines of a Caddyfile beside those of mistakes_test.go. Each error names its line.
+func TestMistakesInLines(t *testing.T) {
+	for line, want := range map[string]string{
+		"keep_header":              "keep_header lacks its arguments",
+		"keep_header Age age":      "keep_header: age is named twice",
+		"keep_header Connection":   "cannot be kept",
+		"observe on":               "observe takes no argument",
+		"methods POST post":        "methods: POST is named twice",
+		"max_key_length ten":       "max_key_length",
+		"max_request_body many":    "max_request_body",
+		"retention soon":           "retention",
+		"key":                      "key lacks its source",
+		"key header X-Id optional": "optional is a word of the lines in key parts",
+		`key json ""`:              "json is empty",
+		"key parts p":              "key parts lacks its block",
+		"retention_from":           "retention_from lacks its source",
+		"retention_from header":    "retention_from header has the wrong number of arguments",
+		`retention_from json ""`:   "retention_from json is empty",
+		"store":                    "store takes file, memory or redis",
+		"store sqlite":             `store: "sqlite" is not accepted`,
+		"store redis redis://a {\nprefix \"\"\n}":  "the text is empty",
+		"store redis redis://u@a {\nusername b\n}": "both set the user's name",
+		"store redis rediss://a {\ntls {\n}\n}":    "tls without settings means the same",
+	} {
+		if err := handlerOf(line); err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "Testfile:") {
+			t.Errorf("%s: %v; want %q", line, err, want)
+		}
+	}
+	for line, want := range map[string]string{
+		`namespace ""`:      "namespace: the name is empty",
+		"local_copies many": "local_copies",
+		"encrypt":           "encrypt lacks its arguments",
+	} {
+		if err := globalOf(line); err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "Testfile:") {
+			t.Errorf("%s: %v; want %q", line, err, want)
+		}
+	}
+}
