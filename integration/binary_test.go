@@ -19,7 +19,7 @@ import (
 // binary is the path of the program under test.
 var binary string
 
-var update = flag.Bool("update", false, "write the golden files of testdata/adapt, and what the commands of pages print, anew")
+var update = flag.Bool("update", false, "write what the commands of the guides and the recipes print into their pages")
 
 // patience bounds every wait for something that must happen. It says nothing
 // of how fast that should be.

@@ -23,7 +23,7 @@ func TestGuideOfAPod(t *testing.T) {
 	stand.awaited = regexp.MustCompile(`^kubectl port-forward \S+ (\d+):.*&$`)
 	records := redistest.Start(t)
 	service := freeport.Of(t)
-	for _, step := range readGuide(t, filepath.Join("../docs", podGuide)) {
+	for _, step := range readGuide(t, podGuide) {
 		if step.file == "payments/service.caddyfile" {
 			startGuideProcess(t, strings.Replace(step.text, ":3000 ", fmt.Sprintf(":%d ", service), 1))
 		}
@@ -35,18 +35,18 @@ func TestGuideOfAPod(t *testing.T) {
 	var pods []string
 	for range 2 {
 		port, dir := freeport.Of(t), shortTempDir(t)
-		startGuideProcess(t, recipe{"sidecar.yaml", onLoopback(caddyfile)}.with(t,
-			"admin unix//data/admin.sock", "admin unix/"+adminSocket(dir),
+		startGuideProcess(t, strings.NewReplacer(
+			"admin unix//data/admin.sock", "admin unix/"+adminSocket(dir), "{env.REDIS_URL}", "redis://"+records.Addr,
 			"\n:8080 ", fmt.Sprintf("\n:%d ", port), "\n:8081 ", fmt.Sprintf("\n:%d ", freeport.Of(t)),
 			"127.0.0.1:3000", fmt.Sprintf("127.0.0.1:%d", service),
-		).on(t, records.Addr).text)
+		).Replace(onLoopback(caddyfile)))
 		pods = append(pods, fmt.Sprintf("%d %s", port, dir))
 	}
 	if err := os.WriteFile(filepath.Join(stand.dir, "pods"), []byte(strings.Join(pods, "\n")+"\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	stand.here = append(stand.here, "redis:6379", records.Addr)
-	local := strings.TrimPrefix(stand.here[1], "127.0.0.1:")
+	local := strings.TrimPrefix(stand.inPlaceOf("localhost:8080"), "127.0.0.1:")
 	pod := fmt.Sprintf("read -r port dir < %s/pods\n", stand.dir)
 	stand.programs["docker"] = `case "$*" in
 "build -t caddy-dedup:try .") [ -f Dockerfile ] ;;

@@ -3,6 +3,7 @@ package integration
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"fmt"
 	"os"
 	"os/exec"
@@ -15,12 +16,28 @@ import (
 	"github.com/caddy-dedup/caddy-dedup/internal/freeport"
 )
 
-// A guide is a page whose reader goes through it from its beginning to its end, in one
-// shell. A block behind a line that ends in a file's name and a colon is that file. Each
-// block `sh` is typed in; where a block `text` or `http` follows, that is what it prints.
+// A guide is a page whose reader types in each block `sh`, from the first to the last, in one
+// shell. A block behind a line that ends in a file's name and a colon is that file. What follows
+// a block `sh` as `text` or `http` is what it prints.
 
-// guidePages are the guides, in docs.
-var guidePages = []string{"getting-started-api.md", "getting-started-webhooks.md", podGuide}
+// guides returns the guides and the recipes, in docs. What a recipe begins with is in README.md.
+func guides(t *testing.T) (pages []string) {
+	t.Helper()
+	for _, pattern := range []string{"getting-started-*.md", "recipes/*.md"} {
+		found, err := filepath.Glob("../docs/" + pattern)
+		if err != nil || len(found) == 0 {
+			t.Fatalf("%s: %v", pattern, err)
+		}
+		for _, page := range found {
+			if page = strings.TrimPrefix(page, "../docs/"); page != recipesBegin {
+				pages = append(pages, page)
+			}
+		}
+	}
+	return pages
+}
+
+const recipesBegin = "recipes/README.md"
 
 // podGuide has a test of its own.
 const podGuide = "getting-started-pod.md"
@@ -35,14 +52,15 @@ type guideStep struct {
 var fileOfABlock = regexp.MustCompile("`([^` ]+)`:$")
 
 // readGuide reads the steps of a page.
-func readGuide(t *testing.T, path string) (steps []guideStep) {
+func readGuide(t *testing.T, page string) (steps []guideStep) {
 	t.Helper()
-	text, err := os.ReadFile(path)
+	text, err := os.ReadFile(filepath.Join("../docs", page))
 	if err != nil {
 		t.Fatal(err)
 	}
+	recipe := strings.HasPrefix(page, "recipes/") && page != recipesBegin
 	lines := strings.Split(string(text), "\n")
-	for _, b := range fencedBlocks(path, string(text)) {
+	for _, b := range fencedBlocks(page, string(text)) {
 		before := b.line - 2 // the line before the fence
 		for before >= 0 && lines[before] == "" {
 			before--
@@ -56,57 +74,77 @@ func readGuide(t *testing.T, path string) (steps []guideStep) {
 				t.Fatalf("%s:%d: no command stands before what it prints", b.page, b.line)
 			}
 			steps[last].shows = &b
-		case named != nil:
+		case recipe && b.language == "caddyfile" && len(steps) == 0:
+			steps = append(steps, guideStep{block: b, file: "Caddyfile"})
+			steps = append(steps, readGuide(t, recipesBegin)...)
+		case !recipe && named != nil:
 			steps = append(steps, guideStep{block: b, file: named[1]})
 		}
 	}
 	return steps
 }
 
-// guideStand is where a guide's commands are run: on ports of the test's own, with a
-// home of its own, and with programs in place of those that a test cannot run.
+// guideStand is where a guide's commands run: on ports and in a home of the test's own, and with
+// programs in place of those that a test cannot run.
 type guideStand struct {
-	dir string
+	dir, admin string
 	// here are texts of the page, each with the one that stands for it in this test.
 	here []string
 	// programs are scripts by their names.
 	programs map[string]string
-	// awaited are commands that go on in the background, and behind which the test waits
-	// until the port that they name answers. Their page does not do so itself.
+	// awaited are commands that go on in the background. The test waits until the port that they
+	// name answers, where the page itself does not.
 	awaited *regexp.Regexp
 }
 
 func newGuideStand(t *testing.T) *guideStand {
 	t.Helper()
-	port, service := freeport.Of(t), freeport.Of(t)
 	dir := shortTempDir(t)
 	repository, err := filepath.Abs("..")
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &guideStand{
-		dir: dir,
-		here: []string{
-			"localhost:8080", fmt.Sprintf("127.0.0.1:%d", port),
-			"8080:80", fmt.Sprintf("%d:80", port),
-			":8080 ", fmt.Sprintf(":%d ", port),
-			"localhost:3000", fmt.Sprintf("127.0.0.1:%d", service),
-			":3000 ", fmt.Sprintf(":%d ", service),
-			"/home/you/.local/share", filepath.Join(dir, "data"),
-		},
-		programs: map[string]string{
-			// What a clone has, and what is built in it: this repository, and the binary
-			// that is tried.
-			"git": fmt.Sprintf("[ \"$*\" = \"clone https://github.com/caddy-dedup/caddy-dedup\" ] && mkdir caddy-dedup && cp -r %[1]s/docs %[1]s/k8s %[1]s/Caddyfile.example %[1]s/Dockerfile caddy-dedup", repository),
-			"go":  fmt.Sprintf("[ \"$*\" = \"build ./cmd/caddy-dedup\" ] && ln -s %s caddy-dedup", binary),
-		},
+	s := &guideStand{dir: dir}
+	for _, port := range []string{"8080", "8081", "3000", "2019"} {
+		own := freeport.Of(t)
+		s.here = append(s.here, "localhost:"+port, fmt.Sprintf("127.0.0.1:%d", own),
+			":"+port+" ", fmt.Sprintf(":%d ", own), port+":80", fmt.Sprintf("%d:80", own))
+		s.admin = fmt.Sprintf("127.0.0.1:%d", own)
 	}
+	s.here = append(s.here, "https://hooks.slack.com", "http://"+s.inPlaceOf("localhost:3000"),
+		"/home/you/.local/share", filepath.Join(dir, "data"))
+	s.programs = map[string]string{
+		// What a clone has, and what is built in it: this repository, and the binary that is tried.
+		"git": fmt.Sprintf("[ \"$*\" = \"clone https://github.com/caddy-dedup/caddy-dedup\" ] && mkdir caddy-dedup && cp -r %[1]s/docs %[1]s/k8s %[1]s/Caddyfile.example %[1]s/Dockerfile caddy-dedup", repository),
+		"go":  fmt.Sprintf("[ \"$*\" = \"build ./cmd/caddy-dedup\" ] && ln -s %s caddy-dedup", binary),
+	}
+	return s
 }
 
-// on puts the test's own Redis in place of the page's.
-func (s *guideStand) on(addr string) *guideStand {
-	s.here = append(s.here, "localhost:6379", addr)
-	return s
+// inPlaceOf returns what stands for a text of the page.
+func (s *guideStand) inPlaceOf(text string) string {
+	return s.here[slices.Index(s.here, text)+1]
+}
+
+// toPage replaces what stands for the page's texts by these.
+func (s *guideStand) toPage() *strings.Replacer {
+	back := slices.Clone(s.here)
+	slices.Reverse(back)
+	return strings.NewReplacer(back...)
+}
+
+// write makes files, with this test's texts.
+func (s *guideStand) write(t *testing.T, files map[string]string) {
+	t.Helper()
+	for name, text := range files {
+		file := filepath.Join(s.dir, name)
+		if err := os.MkdirAll(filepath.Dir(file), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(file, []byte(strings.NewReplacer(s.here...).Replace(text)), 0o700); err != nil { //nolint:gosec // some are programs
+			t.Fatal(err)
+		}
+	}
 }
 
 const guideMark = "=== step ==="
@@ -115,10 +153,9 @@ const guideMark = "=== step ==="
 func (s *guideStand) script(steps []guideStep) string {
 	var b strings.Builder
 	b.WriteString("trap 'kill $(jobs -p) 2>/dev/null; wait' EXIT\nawait() { until (exec 3<>/dev/tcp/127.0.0.1/$1) 2>/dev/null; do sleep 0.05; done; }\n")
-	here := strings.NewReplacer(s.here...)
 	for i, step := range steps {
-		text := here.Replace(step.text)
 		if step.file != "" {
+			text := step.text
 			if step.language == "caddyfile" {
 				text = onLoopback(text)
 			}
@@ -126,20 +163,20 @@ func (s *guideStand) script(steps []guideStep) string {
 			continue
 		}
 		fmt.Fprintf(&b, "echo '%s %d'\n", guideMark, i)
-		for line := range strings.Lines(text) {
+		for line := range strings.Lines(step.text) {
 			b.WriteString(line)
 			if s.awaited == nil {
 				continue
 			}
 			if port := s.awaited.FindStringSubmatch(strings.TrimSpace(line)); port != nil {
-				fmt.Fprintf(&b, "await %s\n", port[1])
+				fmt.Fprintf(&b, "await %s\n", strings.Split(s.inPlaceOf("localhost:"+port[1]), ":")[1])
 			}
 		}
 	}
 	return b.String()
 }
 
-// onLoopback is a Caddyfile that listens for nobody else and leaves nothing behind.
+// onLoopback is a Caddyfile that listens on the loopback address only and saves no configuration.
 func onLoopback(text string) string {
 	const options = "{\n\tdefault_bind 127.0.0.1\n\tpersist_config off\n"
 	if rest, found := strings.CutPrefix(text, "{\n"); found {
@@ -152,20 +189,16 @@ func onLoopback(text string) string {
 func (s *guideStand) run(t *testing.T, steps []guideStep) map[int]string {
 	t.Helper()
 	bash := bashWithCurl(t)
-	bin := filepath.Join(s.dir, "bin")
-	if err := os.Mkdir(bin, 0o700); err != nil {
-		t.Fatal(err)
-	}
+	files := map[string]string{"typed.sh": s.script(steps)}
 	for name, script := range s.programs {
-		if err := os.WriteFile(filepath.Join(bin, name), []byte("#!"+bash+"\n"+script+"\n"), 0o700); err != nil { //nolint:gosec // a program
-			t.Fatal(err)
-		}
+		files["bin/"+name] = "#!" + bash + "\n" + script + "\n"
 	}
+	s.write(t, files)
 	ctx, cancel := context.WithTimeout(t.Context(), 3*patience)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, bash, "-c", s.script(steps))
+	cmd := exec.CommandContext(ctx, bash, "typed.sh")
 	cmd.Dir = s.dir
-	cmd.Env = append(homeEnv(s.dir), "CADDY_ADMIN=unix/"+adminSocket(s.dir), "PATH="+bin+string(os.PathListSeparator)+os.Getenv("PATH"),
+	cmd.Env = append(homeEnv(s.dir), "CADDY_ADMIN="+s.admin, "PATH="+filepath.Join(s.dir, "bin")+string(os.PathListSeparator)+os.Getenv("PATH"),
 		"NO_PROXY=127.0.0.1", "no_proxy=127.0.0.1")
 	var said bytes.Buffer
 	cmd.Stderr = &said
@@ -175,10 +208,6 @@ func (s *guideStand) run(t *testing.T, steps []guideStep) map[int]string {
 	if ctx.Err() != nil {
 		t.Fatalf("%v\n%s%s", err, printed, said.String())
 	}
-	var toPage []string
-	for i := 0; i < len(s.here); i += 2 {
-		toPage = append(toPage, s.here[i+1], s.here[i])
-	}
 	by := make(map[int]string)
 	for _, part := range strings.Split(string(printed), guideMark+" ")[1:] {
 		var n int
@@ -186,7 +215,7 @@ func (s *guideStand) run(t *testing.T, steps []guideStep) map[int]string {
 		if _, err := fmt.Sscan(head, &n); err != nil {
 			t.Fatal(err)
 		}
-		by[n] = strings.NewReplacer(toPage...).Replace(output)
+		by[n] = s.toPage().Replace(output)
 	}
 	t.Cleanup(func() {
 		if t.Failed() {
@@ -199,23 +228,32 @@ func (s *guideStand) run(t *testing.T, steps []guideStep) map[int]string {
 // shownOfAnAnswer are the header fields that guides show.
 var shownOfAnAnswer = regexp.MustCompile(`(?i)^(HTTP/|Content-Type:|Retry-After:|Idempotent-Replayed:|Dedup-)`)
 
-// shownByAGuide is an output as a guide has it.
+// shownByAGuide is an output as a guide has it: of an answer, the fields that matter, and its
+// JSON on several lines.
 func shownByAGuide(language, output string) string {
 	if language != "http" {
 		return output
 	}
 	head, body, _ := strings.Cut(strings.ReplaceAll(output, "\r\n", "\n"), "\n\n")
 	fields := slices.DeleteFunc(strings.Split(head, "\n"), func(line string) bool { return !shownOfAnAnswer.MatchString(line) })
-	return strings.Join(fields, "\n") + "\n\n" + indented(body)
+	var indented bytes.Buffer
+	if json.Indent(&indented, []byte(strings.TrimSpace(body)), "", "  ") == nil {
+		body = indented.String() + "\n"
+	}
+	return strings.Join(fields, "\n") + "\n\n" + body
 }
 
-// sameInAGuide are texts without what is another one each time: IDs are numbered in the
-// order in which they come.
-func sameInAGuide(texts []string) []string {
+var (
+	// anyID is a key, or an ID of an execution or a delivery.
+	anyID   = regexp.MustCompile(`[0-9a-f]{64}|[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}`)
+	anyTime = regexp.MustCompile(`\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z`)
+)
+
+// withoutIDs are texts without times, and with each ID as its number in the order of all.
+func withoutIDs(texts []string) (all []string) {
 	seen := make(map[string]string)
-	var all []string
 	for _, text := range texts {
-		all = append(all, anyID.ReplaceAllStringFunc(timeless(text), func(id string) string {
+		all = append(all, anyID.ReplaceAllStringFunc(anyTime.ReplaceAllString(text, "TIME"), func(id string) string {
 			if seen[id] == "" {
 				seen[id] = fmt.Sprint("ID", len(seen)+1)
 			}
@@ -225,47 +263,75 @@ func sameInAGuide(texts []string) []string {
 	return all
 }
 
-// testGuide runs a page and compares what it prints. With -update it writes that into
-// the page.
+// testGuide runs a page and compares what it prints. With -update it writes that into the page.
 func testGuide(t *testing.T, page string, stand *guideStand) {
 	t.Helper()
-	steps := readGuide(t, filepath.Join("../docs", page))
+	steps := readGuide(t, page)
 	printed := stand.run(t, steps)
 	var got, want []string
-	lines := make(map[int]string)
+	var shown []*block
 	for i, step := range steps {
-		if step.shows == nil {
-			continue
+		if step.shows != nil {
+			shown, want, got = append(shown, step.shows), append(want, step.shows.text), append(got, shownByAGuide(step.shows.language, printed[i]))
 		}
-		text := shownByAGuide(step.shows.language, printed[i])
-		got, want = append(got, text), append(want, step.shows.text)
-		lines[step.shows.line] = text
 	}
-	if len(got) < 4 {
+	if len(got) < 3 {
 		t.Fatalf("%s shows what %d commands print: are they looked for where they are?", page, len(got))
 	}
-	if *update {
-		rewritePage(t, page, lines)
+	if slices.Equal(withoutIDs(got), withoutIDs(want)) {
 		return
 	}
-	same, shown := sameInAGuide(got), sameInAGuide(want)
-	for i := range same {
-		if same[i] != shown[i] {
-			t.Errorf("%s: the commands print\n%s\nthe page says\n%s", page, got[i], want[i])
-		}
+	if !*update {
+		t.Errorf("%s: the commands print\n%s\nthe page says\n%s", page, strings.Join(got, "---\n"), strings.Join(want, "---\n"))
+		return
+	}
+	file := filepath.Join("../docs", page)
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	lines := strings.Split(string(text), "\n")
+	for i, b := range slices.Backward(shown) { // so that lines keep their numbers
+		lines = slices.Replace(lines, b.line, b.line+strings.Count(b.text, "\n"), strings.Split(strings.TrimSuffix(got[i], "\n"), "\n")...)
+	}
+	if err := os.WriteFile(file, []byte(strings.Join(lines, "\n")), 0o600); err != nil {
+		t.Fatal(err)
 	}
 }
 
+// Each guide and each recipe prints what its page says.
 func TestGuides(t *testing.T) {
 	t.Parallel()
-	for _, page := range guidePages {
+	standIn, err := os.ReadFile("../docs/recipes/stand-in.caddyfile")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, page := range guides(t) {
 		if page == podGuide {
 			continue
 		}
 		t.Run(page, func(t *testing.T) {
 			t.Parallel()
-			stand := newGuideStand(t).on(strings.TrimPrefix(redisStore(t), "store redis redis://"))
+			stand := newGuideStand(t)
+			stand.here = append(stand.here, "localhost:6379", strings.TrimPrefix(redisStore(t), "store redis redis://"))
+			stand.write(t, map[string]string{"docs/recipes/stand-in.caddyfile": string(standIn)})
 			testGuide(t, page, stand)
 		})
 	}
+}
+
+// bashWithCurl is the shell for the commands of pages, most of which use curl.
+func bashWithCurl(t *testing.T) string {
+	t.Helper()
+	bash, err := exec.LookPath("bash")
+	if err == nil {
+		_, err = exec.LookPath("curl")
+	}
+	if err != nil {
+		if os.Getenv("CI") == "true" {
+			t.Fatal(err)
+		}
+		t.Skipf("the commands are not run: %v", err)
+	}
+	return bash
 }

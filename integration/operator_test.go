@@ -113,29 +113,6 @@ func TestOperatorCompletesAHeldKey(t *testing.T) {
 	})
 }
 
-func TestOperatorMistakes(t *testing.T) {
-	t.Parallel()
-	g := newGate(t)
-	up := startUpstream(t, g.before(answers201))
-	p := start(t, conf{store: "store memory", site: lines(dedupBlock("wait off"), proxyTo(up))})
-	p.operator(t, http.MethodGet, unknownKey, 404)
-	p.operator(t, http.MethodDelete, unknownKey, 404)
-	p.operator(t, http.MethodPost, unknownKey+"/release", 404)
-	p.operator(t, http.MethodGet, "abc", 400)
-	p.operator(t, http.MethodPut, unknownKey, 405)
-	p.operator(t, http.MethodPost, unknownKey, 405)
-
-	running := p.postLater("/", "k", "body")
-	up.awaitRuns(t, "k", 1)
-	p.post(t, "/", "k", "body")
-	refused := p.awaitLog(t, "the refusal", func(e entry) bool { return e.text("code") == "request_in_flight" })
-	key := refused.text("key")
-	p.operator(t, http.MethodPost, key+"/release", 409)
-	p.operator(t, http.MethodDelete, key, 409)
-	g.open()
-	wantFresh(t, running.reply(t), 201, "run 1 of k")
-}
-
 // What an operator does is a log line that says who did it.
 func TestOperatorsActsSayWho(t *testing.T) {
 	t.Parallel()

@@ -6,54 +6,6 @@ import (
 	"testing"
 )
 
-// handshakes are requests by which providers try an endpoint, or are told to stop.
-var handshakes = map[string][]sent{
-	"slack": bodies(`{"token":"Jhj5dZrVaK7ZwHHjRyZWjbDl","challenge":"3eZbrw1aBm2rZgRNFdxV2595E9CY3gmdALWMmHkvFXO7tYXAYM8P","type":"url_verification","event_id":"Ev1"}`),
-	"sns": {
-		{body: `{"Type":"SubscriptionConfirmation","Token":"2336412f37"}`, options: []option{header("x-amz-sns-message-type", "SubscriptionConfirmation"), header("x-amz-sns-message-id", "165545c9")}},
-		{body: `{"Type":"UnsubscribeConfirmation","Token":"2336412f37"}`, options: []option{header("x-amz-sns-message-type", "UnsubscribeConfirmation"), header("x-amz-sns-message-id", "47138184")}},
-	},
-	"eventgrid": {{
-		body:    `[{"id":"2d1781af","topic":"/subscriptions/x","eventType":"Microsoft.EventGrid.SubscriptionValidationEvent","data":{"validationCode":"512d38b6"}}]`,
-		options: []option{header("aeg-event-type", "SubscriptionValidation")},
-	}},
-	"twitch": {{
-		body:    `{"challenge":"pogchamp-kappa-360noscope-vohiyo","subscription":{"id":"f1c2a387"}}`,
-		options: []option{header("Twitch-Eventsub-Message-Type", "webhook_callback_verification"), header("Twitch-Eventsub-Message-Id", "befa7b53")},
-	}},
-	"asana":   {{options: []option{header("X-Hook-Secret", "b537207f20cbfa02357cf448134da559e8bd39d61597dcd5631b8012eae53e81")}}},
-	"discord": {lined(`{"version":1,"application_id":"1234560123453231555","type":0}`, "X-Signature-Ed25519: a")},
-	"zoom":    {lined(`{"event":"endpoint.url_validation","event_ts":1654503849680,"payload":{"plainToken":"qgg8vlvZRS6UYooatFL8Aw"}}`, "x-zm-signature: v0=a")},
-	"gusto":   bodies(`{"verification_token":"a","webhook_subscription_uuid":"b"}`),
-	"line":    bodies(`{"destination":"U1","events":[]}`),
-	"stripe":  {lined(`{"id":"evt_00000000000000","object":"event","type":"charge.succeeded"}`, "Stripe-Signature: t=1,v1=a")},
-	"notion":  bodies(`{"verification_token":"secret_tMrlL1qK5vuQAh1b6cZGhFChZTSYJlce98V0pYn7yBl"}`),
-}
-
-// A handshake reaches the upstream each time, whatever is missing.
-func TestHandshakesPass(t *testing.T) {
-	t.Parallel()
-	up := startUpstream(t, answers201)
-	blocks := make(map[string]string)
-	for name := range handshakes {
-		blocks["/"+name] = "dedup " + name
-		blocks["/strict/"+name] = lines("dedup "+name+" {", "on_missing reject", "}")
-	}
-	blocks["/several"] = "dedup sns slack twitch eventgrid"
-	p := start(t, conf{store: "store memory", site: onPaths(up, blocks)})
-	for name, requests := range handshakes {
-		wantNoKey(t, p, up, "/"+name, requests)
-		wantNoKey(t, p, up, "/strict/"+name, requests)
-	}
-	for _, name := range []string{"sns", "slack", "twitch", "eventgrid"} {
-		wantNoKey(t, p, up, "/several", handshakes[name])
-	}
-	wantProblem(t, p.send(t, "/strict/slack", sent{body: `{"type":"event_callback"}`}), 400, "idempotency_key_missing")
-	// What is no handshake of this provider is a delivery as any.
-	wantKeys(t, p, "/slack", []sent{lined(`{"type":"event_callback","event":{"type":"url_verification"},"event_id":"Ev1"}`, "X-Slack-Signature: v0=a")})
-	wantKeys(t, p, "/sns", []sent{{body: "{}", options: []option{header("x-amz-sns-message-type", "Notification"), header("x-amz-sns-message-id", "165545c9")}}})
-}
-
 // Every answer that a sender takes for a failure frees the delivery.
 func TestWebhookIsRunAgainAfterAFailure(t *testing.T) {
 	t.Parallel()

@@ -104,42 +104,6 @@ func TestClientsCannotStripOrForgeOurFields(t *testing.T) {
 	}
 }
 
-// Two sites on two ports are two, and so are two targets without a path.
-func TestHostsWithPortsAndTargetsWithoutPaths(t *testing.T) {
-	t.Parallel()
-	// No proxy: not every upstream takes a target without a path.
-	p := start(t, conf{store: "store memory", site: lines("route {", keyHeader, "dedup", "respond done 201", "}")})
-	key := func(target, host string) string {
-		t.Helper()
-		request := fmt.Sprintf("POST %s HTTP/1.1\r\nHost: %s\r\nConnection: close\r\nIdempotency-Key: k\r\nContent-Length: 4\r\n\r\nbody", target, host)
-		got := p.sendRaw(t, []byte(request))
-		if got.Header.Get("X-Key") == "" {
-			t.Fatalf("%s of %s got %d %v", target, host, got.Status, got.Header)
-		}
-		return got.Header.Get("X-Key")
-	}
-	same := [][2][2]string{
-		{{"/", "Shop.test"}, {"/", "shop.test:80"}},
-		{{"/", "[::1]:80"}, {"/", "[::1]"}},
-	}
-	for _, pair := range same {
-		if key(pair[0][0], pair[0][1]) != key(pair[1][0], pair[1][1]) {
-			t.Errorf("%q are two", pair)
-		}
-	}
-	seen := make(map[string]string)
-	for _, request := range [][2]string{
-		{"/", "shop.test"}, {"/", "shop.test:8080"}, {"/", "shop.test:443"}, {"/", "[::1]:8080"},
-		{"shop:transfer", "shop.test"}, {"shop:refund", "shop.test"},
-	} {
-		k := key(request[0], request[1])
-		if other, ok := seen[k]; ok {
-			t.Errorf("%q and %s are one", request, other)
-		}
-		seen[k] = fmt.Sprint(request)
-	}
-}
-
 // A forged delivery that the upstream refuses answers nobody else: the genuine one
 // that waited beside it runs.
 func TestForgedDeliveryDoesNotAnswerTheGenuineOne(t *testing.T) {
@@ -177,34 +141,4 @@ func TestForgedDeliveryDoesNotAnswerTheGenuineOne(t *testing.T) {
 			up.wantRuns(t, id, 2)
 		}
 	})
-}
-
-// Handlers behind can see the idempotency key and remove it, as ever.
-func TestHandlersBehindRemoveTheKey(t *testing.T) {
-	t.Parallel()
-	up := startUpstream(t, answers201)
-	p := start(t, conf{store: "store memory", site: lines(
-		"handle /removed {", "route {", "dedup", "request_header -Idempotency-Key", proxyTo(up), "}", "}",
-		"handle /seen {", "route {", "dedup", "@keyed header Idempotency-Key k*", "request_header @keyed X-Seen {http.request.header.Idempotency-Key}", proxyTo(up), "}", "}")})
-	p.post(t, "/removed", "k1", "body")
-	if got := up.all()[0].Header["Idempotency-Key"]; got != nil {
-		t.Errorf("the upstream got the key %q, which was removed", got)
-	}
-	first := p.post(t, "/seen", "k2", "body")
-	if got := up.nth(t, "k2", 1).Header.Get("X-Seen"); got != "k2" {
-		t.Errorf("a handler behind saw the key %q", got)
-	}
-	wantReplay(t, p.post(t, "/seen", "k2", "body"), first)
-}
-
-// The same in a request without a body, where the key stands under its name in lower
-// case: documented.
-func TestHandlersBehindRemoveTheKeyOfAnEmptyRequest(t *testing.T) {
-	t.Parallel()
-	up := startUpstream(t, answers201)
-	p := start(t, conf{store: "store memory", site: lines("route {", "dedup", "request_header -Idempotency-Key*", proxyTo(up), "}")})
-	p.post(t, "/", "k1", "")
-	if got := up.all()[0].Header["Idempotency-Key"]; got != nil {
-		t.Errorf("the upstream got the key %q, which was removed", got)
-	}
 }
