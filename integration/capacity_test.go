@@ -81,22 +81,15 @@ func figuresOfThePage(t *testing.T) map[string]map[int]float64 {
 func TestCapacityOfAKey(t *testing.T) {
 	t.Parallel()
 	stores := figuresOfThePage(t)
-	for _, c := range []struct {
-		store  string
-		keys   int
-		bodies []int
-	}{
-		{"memory", 2000, []int{512, 2 << 10}},
-		{"Redis", 2000, []int{512, 2 << 10}},
-		{"file", 20_000, []int{512}}, // fewer keys lie mostly in its log, and not in its tables
-	} {
-		if *capacityKeys != 0 {
-			c.keys, c.bodies = *capacityKeys, []int{0, 512, 2 << 10, 16 << 10}
-		}
-		for _, body := range c.bodies {
-			t.Run(fmt.Sprint(c.store, " ", body), func(t *testing.T) {
+	keys, names, bodies := 2000, []string{"memory", "Redis"}, []int{512}
+	if *capacityKeys != 0 { // few keys of the file store lie mostly in its log, and not in its tables
+		keys, names, bodies = *capacityKeys, append(names, "file"), []int{0, 512, 2 << 10, 16 << 10}
+	}
+	for _, store := range names {
+		for _, body := range bodies {
+			t.Run(fmt.Sprint(store, " ", body), func(t *testing.T) {
 				t.Parallel()
-				said, measured := stores[c.store][body], bytesOfAKey(t, c.store, c.keys, body)
+				said, measured := stores[store][body], bytesOfAKey(t, store, keys, body)
 				t.Logf("a key takes %.0f bytes, and the page says %.0f", measured, said)
 				if math.Abs(measured-said) > capacityOff*said {
 					t.Errorf("a key with a response of %d bytes takes %.0f bytes, and the page says %.0f", body, measured, said)

@@ -62,27 +62,6 @@ func TestExampleCaddyfile(t *testing.T) {
 			t.Errorf("keys list ends with %d, without %s:\n%s", code, id, list)
 		}
 	}
-	if out, code := command(t, dir, "run", "--config", file); code == 0 || !strings.Contains(out, "in use by process") {
-		t.Errorf("a second start ends with %d and says\n%s", code, out)
-	}
-
-	// The log names the directory; without it all begins anew.
-	kept := p.awaitLog(t, "where the state is", func(e entry) bool { return e.text("msg") == "claims and responses are kept" })
-	state, found := strings.CutPrefix(kept.text("store"), "file store ")
-	if !found || filepath.Base(state) != "dedup" {
-		t.Fatalf("the log says that the state is in %q", kept.text("store"))
-	}
-	p.terminate(t)
-	p.awaitExit(t)
-	if err := os.RemoveAll(state); err != nil {
-		t.Fatal(err)
-	}
-	q := startProcess(t, dir, "run", "--config", file)
-	q.addr = p.addr
-	q.awaitLog(t, "serving initial configuration", func(e entry) bool { return e.text("msg") == "serving initial configuration" })
-	if again := q.post(t, "/payments", "order-1", "amount=10"); again.Status != 201 || again.replayed() || again.Body == first.Body {
-		t.Errorf("without the directory got %d %q, want another payment", again.Status, again.Body)
-	}
 }
 
 // The sidecar's configuration is valid with the environment that its pod gives
