@@ -38,7 +38,7 @@ var triedBy = map[string]string{
 	"sudo ":                               ".ci/units, which runs what the units run",
 	"test -e ":                            ".ci/units, which runs what the units run",
 	"echo ":                               ".ci/units, which runs what the units run",
-	"kubectl ":                            "TestCommandsOfTheKubernetesPage in k8s/test",
+	"kubectl ":                            "TestKustomizations in k8s/test, which reads what the commands name",
 }
 
 func isTried(command string) bool {
