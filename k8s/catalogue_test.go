@@ -49,37 +49,14 @@ func fromCatalogue(t *testing.T) catalogueLists {
 	return lists
 }
 
-// allows says what the policy says of a list of providers.
-func (l catalogueLists) allows(providers ...string) bool {
-	for _, name := range providers {
-		if !slices.Contains(l.names, name) {
-			return false
-		}
-	}
-	for _, group := range l.alike {
-		in := 0
-		for _, name := range providers {
-			if slices.Contains(group, name) {
-				in++
-			}
-		}
-		if in > 1 {
-			return false
-		}
-	}
-	return true
-}
-
 // The lists say of each pair of providers what the handler would.
 func TestCatalogueListsAgreeWithTheHandler(t *testing.T) {
 	lists := fromCatalogue(t)
-	for _, p := range delivery.Providers() {
-		for _, q := range delivery.Providers() {
-			if p.Name == q.Name {
-				continue
-			}
-			if want := delivery.CheckDistinct([]string{p.Name, q.Name}) == nil; lists.allows(p.Name, q.Name) != want {
-				t.Errorf("%s and then %s: the handler takes them: %t; the policy's lists say %t", p.Name, q.Name, want, !want)
+	for i, p := range lists.names {
+		for _, q := range lists.names[i+1:] {
+			alike := slices.ContainsFunc(lists.alike, func(group []string) bool { return slices.Contains(group, p) && slices.Contains(group, q) })
+			if taken := delivery.CheckDistinct([]string{p, q}) == nil; taken == alike {
+				t.Errorf("%s and %s: the handler takes them: %t; the policy's lists say %t", p, q, taken, !alike)
 			}
 		}
 	}
@@ -118,11 +95,11 @@ func variablesOf(lists catalogueLists) string {
 	b.WriteString("    # Providers whose requests look the same: of each line one at most.\n")
 	b.WriteString("    - name: alike\n      expression: >-\n        [\n")
 	for i, group := range lists.alike {
-		b.WriteString("          " + quoted(group))
-		if i < len(lists.alike)-1 {
-			b.WriteString(",")
+		comma := ","
+		if i == len(lists.alike)-1 {
+			comma = ""
 		}
-		b.WriteString("\n")
+		b.WriteString(`          ["` + strings.Join(group, `", "`) + `"]` + comma + "\n")
 	}
 	b.WriteString("        ]\n")
 	return b.String()
@@ -144,5 +121,3 @@ func writeNames(b *strings.Builder, variable string, names []string) {
 	}
 	b.WriteString(line + "\n        ]\n")
 }
-
-func quoted(names []string) string { return `["` + strings.Join(names, `", "`) + `"]` }

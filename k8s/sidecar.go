@@ -15,57 +15,21 @@ import (
 //go:embed sidecar.yaml
 var sidecar []byte
 
-// documents returns the objects of the sidecar's manifest by kind. Two of one
-// kind are an error.
-func documents() (map[string]map[string]any, error) {
-	objects := map[string]map[string]any{}
-	decoder := yaml.NewDecoder(bytes.NewReader(sidecar))
-	for n := 1; ; n++ {
-		var object map[string]any
-		err := decoder.Decode(&object)
-		if errors.Is(err, io.EOF) {
-			return objects, nil
-		}
-		if err != nil {
-			return nil, fmt.Errorf("sidecar.yaml, document %d: %w", n, err)
-		}
-		kind, _ := object["kind"].(string)
-		if kind == "" || objects[kind] != nil {
-			return nil, fmt.Errorf("sidecar.yaml, document %d: kind %q is missing or doubled", n, kind)
-		}
-		objects[kind] = object
-	}
-}
-
-// at returns what stands in a document under a path of member names (string)
-// and element numbers (int), nil where there is nothing.
-func at(node any, path ...any) any {
-	for _, step := range path {
-		switch step := step.(type) {
-		case string:
-			members, _ := node.(map[string]any)
-			node = members[step]
-		case int:
-			elements, _ := node.([]any)
-			if step >= len(elements) {
-				return nil
-			}
-			node = elements[step]
-		}
-	}
-	return node
-}
-
 // Caddyfile returns the configuration that the sidecar's ConfigMap holds. It
 // needs the environment variable REDIS_URL.
 func Caddyfile() (string, error) {
-	objects, err := documents()
-	if err != nil {
-		return "", err
+	for decoder := yaml.NewDecoder(bytes.NewReader(sidecar)); ; {
+		var object struct {
+			Kind string
+			Data map[string]string
+		}
+		if err := decoder.Decode(&object); errors.Is(err, io.EOF) {
+			return "", errors.New("sidecar.yaml has no ConfigMap with a Caddyfile")
+		} else if err != nil {
+			return "", fmt.Errorf("sidecar.yaml: %w", err)
+		}
+		if text := object.Data["Caddyfile"]; object.Kind == "ConfigMap" && text != "" {
+			return text, nil
+		}
 	}
-	text, _ := at(objects["ConfigMap"], "data", "Caddyfile").(string)
-	if text == "" {
-		return "", errors.New("sidecar.yaml: the ConfigMap has no Caddyfile")
-	}
-	return text, nil
 }

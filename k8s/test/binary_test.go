@@ -1,7 +1,9 @@
 package test
 
 import (
+	"bytes"
 	"fmt"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -55,6 +57,37 @@ func command(t *testing.T, environment []string, arguments ...string) *exec.Cmd 
 	cmd := exec.CommandContext(t.Context(), program, arguments...)
 	cmd.Env = append([]string{"HOME=" + home, "XDG_DATA_HOME=" + home, "XDG_CONFIG_HOME=" + home}, environment...)
 	return cmd
+}
+
+// serve runs the program until the test ends.
+func serve(t *testing.T, environment []string, arguments ...string) {
+	t.Helper()
+	cmd, out := command(t, environment, arguments...), new(bytes.Buffer)
+	cmd.Stdout, cmd.Stderr, cmd.WaitDelay = out, out, patience
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = cmd.Process.Kill()
+		if _ = cmd.Wait(); t.Failed() {
+			t.Logf("%q:\n%s", arguments, out)
+		}
+	})
+}
+
+// freePort is one that nothing listens on now.
+func freePort(t *testing.T) string {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	_, port, err := net.SplitHostPort(listener.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return port
 }
 
 // eventually asks until there is no error; the test fails if that never is.

@@ -3,8 +3,6 @@ package test
 import (
 	"context"
 	"io"
-	"os"
-	"path/filepath"
 	"testing"
 
 	admissionv1 "k8s.io/api/admissionregistration/v1"
@@ -27,62 +25,27 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/fake"
 	"k8s.io/client-go/openapi"
+	"k8s.io/client-go/openapi/openapitest"
 )
 
-// cluster is the admission of an API server: its own plugins for both kinds of policies,
-// in its own chain, which calls them again where it has to.
+// cluster is the admission of an API server: its own plugins for both kinds of policies.
 type cluster struct {
 	chain   admission.Interface
 	objects admission.ObjectInterfaces
 }
 
-// policies are the files of ../inject.
-func policies(t *testing.T) map[string]string {
-	t.Helper()
-	files := map[string]string{}
-	for _, name := range []string{"mutating.yaml", "validating.yaml"} {
-		text, err := os.ReadFile(filepath.Join("..", "inject", name))
-		if err != nil {
-			t.Fatal(err)
-		}
-		files[name] = string(text)
-	}
-	return files
-}
-
-// webhook stands for a mutating webhook, which comes after the policies. It returns
-// whether it changed the pod.
-type webhook func(*corev1.Pod) bool
-
-func (webhook) Handles(admission.Operation) bool { return true }
-
-func (w webhook) Admit(_ context.Context, a admission.Attributes, _ admission.ObjectInterfaces) error {
-	if w != nil && w(a.GetObject().(*corev1.Pod)) {
-		a.GetReinvocationContext().SetShouldReinvoke() // as the plugin for webhooks does
-	}
-	return nil
-}
-
-// start runs the admission of a cluster in which the files were applied.
-func start(t *testing.T, files map[string]string, hook webhook) *cluster {
+// start runs the admission of a cluster in which files of ../inject were applied.
+func start(t *testing.T, files ...string) *cluster {
 	t.Helper()
 	inCluster := []runtime.Object{&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "shop"}}}
-	for name, text := range files {
-		objects, err := decode([]byte(text))
-		if err != nil {
-			t.Fatalf("%s: %v", name, err)
+	for _, file := range files {
+		for _, object := range manifest(t, "inject/"+file) {
+			inCluster = append(inCluster, withDefaults(object))
 		}
-		for _, object := range objects {
-			withDefaults(object)
-		}
-		inCluster = append(inCluster, objects...)
 	}
 	plugins := admission.NewPlugins()
 	mutating.Register(plugins)
 	validating.Register(plugins)
-	const webhooks = "MutatingAdmissionWebhook"
-	plugins.Register(webhooks, func(io.Reader) (admission.Interface, error) { return hook, nil })
-
 	client := clientWithSchemas{fake.NewClientset(inCluster...)}
 	shared := informers.NewSharedInformerFactory(client, 0)
 	ctx, cancel := context.WithCancel(context.Background())
@@ -91,8 +54,7 @@ func start(t *testing.T, files map[string]string, hook webhook) *cluster {
 		shared.Shutdown()
 	})
 	chain, err := plugins.NewFromPlugins(
-		[]string{mutating.PluginName, webhooks, validating.PluginName}, // the API server's order
-		noConfiguration{},
+		[]string{mutating.PluginName, validating.PluginName}, noConfiguration{},
 		initializer.New(client, dynamicfake.NewSimpleDynamicClient(scheme), shared, authorizerfactory.NewAlwaysAllowAuthorizer(),
 			utilfeature.DefaultFeatureGate, compatibility.DefaultBuildEffectiveVersion(), ctx.Done(), meta.NewDefaultRESTMapper(nil)),
 		nil,
@@ -102,12 +64,21 @@ func start(t *testing.T, files map[string]string, hook webhook) *cluster {
 	}
 	shared.Start(ctx.Done())
 	shared.WaitForCacheSync(ctx.Done())
-	return &cluster{chain: chain, objects: admission.NewObjectInterfacesFromScheme(scheme)}
+	c := &cluster{chain: chain, objects: admission.NewObjectInterfacesFromScheme(scheme)}
+	// The mutating plugin looks for schemas in the background, and is not available before.
+	eventually(t, "the plugins are available", func() error {
+		_, err := c.create(newPod())
+		if apierrors.IsServiceUnavailable(err) {
+			return err
+		}
+		return nil
+	})
+	return c
 }
 
 // withDefaults fills in what the API server does when a policy is stored: its own code for
 // that is in no library.
-func withDefaults(object runtime.Object) {
+func withDefaults(object runtime.Object) runtime.Object {
 	var constraints *admissionv1.MatchResources
 	switch policy := object.(type) {
 	case *admissionv1.MutatingAdmissionPolicy:
@@ -115,7 +86,7 @@ func withDefaults(object runtime.Object) {
 	case *admissionv1.ValidatingAdmissionPolicy:
 		constraints = policy.Spec.MatchConstraints
 	default:
-		return
+		return object
 	}
 	for _, selector := range []**metav1.LabelSelector{&constraints.NamespaceSelector, &constraints.ObjectSelector} {
 		if *selector == nil {
@@ -126,6 +97,7 @@ func withDefaults(object runtime.Object) {
 		equivalent := admissionv1.Equivalent
 		constraints.MatchPolicy = &equivalent
 	}
+	return object
 }
 
 // create sends a new pod through the admission, and returns what would be stored.
@@ -142,25 +114,12 @@ func (c *cluster) create(pod *corev1.Pod) (*corev1.Pod, error) {
 	return attributes.GetObject().(*corev1.Pod), err
 }
 
-// awaitSchemas waits until the mutating plugin, which looks for them in the background, has
-// the schemas of pods. Until then it answers that it is not available yet.
-func (c *cluster) awaitSchemas(t *testing.T) {
-	t.Helper()
-	eventually(t, "the plugin has schemas", func() error {
-		_, err := c.create(newPod())
-		if apierrors.IsServiceUnavailable(err) {
-			return err
-		}
-		return nil
-	})
-}
-
 type noConfiguration struct{}
 
 func (noConfiguration) ConfigFor(string) (io.Reader, error) { return nil, nil }
 
-// clientWithSchemas is a client of an API server that publishes schemas. The mutating
-// plugin wants that there is one for pods; a JSON patch does not use it.
+// clientWithSchemas publishes the schemas that an API server of these libraries' version
+// does, of which the mutating plugin wants that of pods.
 type clientWithSchemas struct{ kubernetes.Interface }
 
 func (c clientWithSchemas) Discovery() discovery.DiscoveryInterfaces {
@@ -172,16 +131,4 @@ func (clientWithSchemas) IsWatchListSemanticsUnSupported() bool { return true }
 
 type discoveryWithSchemas struct{ discovery.DiscoveryInterfaces }
 
-func (discoveryWithSchemas) OpenAPIV3() openapi.Client { return schemas{} }
-
-type schemas struct{}
-
-func (schemas) Paths() (map[string]openapi.GroupVersion, error) {
-	return map[string]openapi.GroupVersion{"api/v1": schemas{}}, nil
-}
-
-func (schemas) Schema(string) ([]byte, error) {
-	return []byte(`{"openapi":"3.0.0","components":{"schemas":{}}}`), nil
-}
-
-func (schemas) ServerRelativeURL() string { return "/openapi/v3/api/v1" }
+func (discoveryWithSchemas) OpenAPIV3() openapi.Client { return openapitest.NewEmbeddedFileClient() }

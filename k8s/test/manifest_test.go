@@ -29,10 +29,8 @@ import (
 // scheme has every kind of the manifests.
 var scheme = func() *runtime.Scheme {
 	scheme := runtime.NewScheme()
-	for _, add := range []func(*runtime.Scheme) error{clientscheme.AddToScheme, monitoringv1.AddToScheme} {
-		if err := add(scheme); err != nil {
-			panic(err)
-		}
+	if err := errors.Join(clientscheme.AddToScheme(scheme), monitoringv1.AddToScheme(scheme)); err != nil {
+		panic(err)
 	}
 	return scheme
 }()
@@ -51,7 +49,7 @@ func decode(text []byte) ([]runtime.Object, error) {
 		if err != nil {
 			return nil, err
 		}
-		if onlyComments(document) {
+		if !bytes.Contains(document, []byte("apiVersion:")) { // a comment at the top
 			continue
 		}
 		object, _, err := decoder.Decode(document, nil, nil)
@@ -60,15 +58,6 @@ func decode(text []byte) ([]runtime.Object, error) {
 		}
 		objects = append(objects, object)
 	}
-}
-
-func onlyComments(document []byte) bool {
-	for line := range bytes.Lines(document) {
-		if line = bytes.TrimSpace(line); len(line) > 0 && line[0] != '#' && !bytes.Equal(line, []byte("---")) {
-			return false
-		}
-	}
-	return true
 }
 
 // manifest returns the objects of a file of ../.
@@ -108,117 +97,92 @@ var notWhole = []string{"kustomization.yaml", "component/file/deployment.yaml"}
 func TestManifestsDecodeStrictly(t *testing.T) {
 	decoded := 0
 	err := filepath.WalkDir("..", func(path string, entry fs.DirEntry, err error) error {
-		if err != nil || filepath.Ext(path) != ".yaml" {
+		name := strings.TrimPrefix(filepath.ToSlash(path), "../")
+		if err != nil || filepath.Ext(path) != ".yaml" || slices.Contains(notWhole, name) || slices.Contains(notWhole, entry.Name()) {
 			return err
-		}
-		name := filepath.ToSlash(strings.TrimPrefix(path, ".."+string(filepath.Separator)))
-		if slices.Contains(notWhole, name) || slices.Contains(notWhole, entry.Name()) {
-			return nil
 		}
 		for _, object := range manifest(t, name) {
 			decoded++
 			named, ok := object.(metav1.Object)
 			if !ok || named.GetName() == "" {
 				t.Errorf("%s: an object of the type %T has no name", name, object)
-			}
-			if named.GetNamespace() != "" {
+			} else if named.GetNamespace() != "" {
 				t.Errorf("%s: %s is in the namespace %s; the reader chooses one", name, named.GetName(), named.GetNamespace())
 			}
 		}
 		return nil
 	})
-	if err != nil {
-		t.Fatal(err)
+	if err != nil || decoded < 20 {
+		t.Errorf("%d objects were decoded (%v): are the manifests where this test looks?", decoded, err)
 	}
-	if decoded < 20 {
-		t.Errorf("%d objects were decoded: are the manifests where this test looks?", decoded)
+	if _, err := decode([]byte("apiVersion: v1\nkind: Service\nmetadata:\n  name: a\nspec:\n  selectors: {}\n")); err == nil {
+		t.Error("an unknown member is no error")
 	}
 }
 
-func TestStrictDecodingNoticesAMistake(t *testing.T) {
-	for name, text := range map[string]string{
-		"an unknown member": "apiVersion: v1\nkind: Service\nmetadata:\n  name: a\nspec:\n  selectors: {}\n",
-		"a doubled member":  "apiVersion: v1\nkind: Service\nmetadata:\n  name: a\n  name: b\n",
-		"an unknown kind":   "apiVersion: v1\nkind: Servlet\nmetadata:\n  name: a\n",
-	} {
-		if _, err := decode([]byte(text)); err == nil {
-			t.Errorf("%s is no error", name)
+// What stands in sidecar.yaml is explained there line by line. This is what holds the rest
+// together, and what the other two ways have to have as well.
+func TestSidecarOfTheManifest(t *testing.T) {
+	objects := manifest(t, "sidecar.yaml")
+	deployment := the[*appsv1.Deployment](t, objects)
+	spec := deployment.Spec.Template.Spec
+	wantFitting(t, spec, objects)
+	sidecar := sidecarOf(t, spec)
+	security := sidecar.SecurityContext
+	if *security.AllowPrivilegeEscalation || !*security.ReadOnlyRootFilesystem || *security.RunAsUser != 65532 ||
+		!slices.Equal(security.Capabilities.Drop, []corev1.Capability{"ALL"}) || security.Capabilities.Add != nil ||
+		!*spec.SecurityContext.RunAsNonRoot || spec.SecurityContext.SeccompProfile.Type != corev1.SeccompProfileTypeRuntimeDefault || *spec.AutomountServiceAccountToken {
+		t.Errorf("the sidecar is not confined: %s and %s", inJSON(spec.SecurityContext), inJSON(security))
+	}
+	if sidecar.Resources.Requests.Memory().IsZero() || sidecar.Resources.Limits.Memory().IsZero() {
+		t.Error("the sidecar has no memory")
+	}
+	// Only the start depends on the store.
+	for probe, path := range map[*corev1.Probe]string{sidecar.StartupProbe: "/ready", sidecar.ReadinessProbe: "/live", sidecar.LivenessProbe: "/live"} {
+		if asked := probe.HTTPGet; asked.Path != path || asked.Port.StrVal != sidecar.Ports[1].Name {
+			t.Errorf("a probe asks %s; want %s", inJSON(asked), path)
 		}
 	}
-}
-
-// sidecarOf returns the sidecar of a pod.
-func sidecarOf(t *testing.T, spec corev1.PodSpec) corev1.Container {
-	t.Helper()
-	at := slices.IndexFunc(spec.InitContainers, isSidecar)
-	if at < 0 {
-		t.Fatal("the pod has no sidecar")
+	// A rollout and a drained node leave pods that answer, and a change reaches each pod.
+	rolling, budget := deployment.Spec.Strategy.RollingUpdate, the[*policyv1.PodDisruptionBudget](t, objects)
+	if rolling.MaxUnavailable.IntValue() != 0 || rolling.MaxSurge.IntValue() < 1 || *deployment.Spec.Replicas < 2 || budget.Spec.MaxUnavailable.IntValue() != 1 {
+		t.Errorf("a rollout is %s, and of %d pods %v may be away", inJSON(rolling), *deployment.Spec.Replicas, budget.Spec.MaxUnavailable)
 	}
-	return spec.InitContainers[at]
+	if config := the[*corev1.ConfigMap](t, objects); config.Immutable == nil || !*config.Immutable {
+		t.Error("the ConfigMap can be changed under its name, of which no pod would hear")
+	}
 }
-
-func isSidecar(c corev1.Container) bool { return c.Name == "dedup" }
 
 // What stands beside a Deployment is for its pods, and for ports that they have.
 func TestWhatStandsBesideTheSidecarFitsIt(t *testing.T) {
 	objects := manifest(t, "sidecar.yaml")
 	deployment := the[*appsv1.Deployment](t, objects)
-	pod := labels.Set(deployment.Spec.Template.Labels)
-	sidecar := sidecarOf(t, deployment.Spec.Template.Spec)
-	ports := map[string]int32{}
-	for _, port := range sidecar.Ports {
-		ports[port.Name] = port.ContainerPort
-	}
 	ingress := the[*networkingv1.NetworkPolicy](t, manifest(t, "network/sidecar-only.yaml"))
 	egress := the[*networkingv1.NetworkPolicy](t, manifest(t, "network/egress.yaml"))
 	monitor := the[*monitoringv1.PodMonitor](t, manifest(t, "monitoring/podmonitor.yaml"))
-	budget := the[*policyv1.PodDisruptionBudget](t, objects)
-
-	selectors := map[string]*metav1.LabelSelector{
-		"Deployment": deployment.Spec.Selector, "PodDisruptionBudget": budget.Spec.Selector,
-		ingress.Name: &ingress.Spec.PodSelector, egress.Name: &egress.Spec.PodSelector, "PodMonitor": &monitor.Spec.Selector,
+	selectors := []*metav1.LabelSelector{
+		deployment.Spec.Selector, the[*policyv1.PodDisruptionBudget](t, objects).Spec.Selector,
+		{MatchLabels: the[*corev1.Service](t, objects).Spec.Selector}, &ingress.Spec.PodSelector, &egress.Spec.PodSelector, &monitor.Spec.Selector,
 	}
 	for _, spread := range deployment.Spec.Template.Spec.TopologySpreadConstraints {
-		selectors["spread over "+spread.TopologyKey] = spread.LabelSelector
+		selectors = append(selectors, spread.LabelSelector)
 	}
-	for name, selector := range selectors {
-		if s, err := metav1.LabelSelectorAsSelector(selector); err != nil || s.Empty() || !s.Matches(pod) {
-			t.Errorf("%s selects %v (%v); the pods have %v", name, s, err, pod)
+	for _, selector := range selectors {
+		if s, err := metav1.LabelSelectorAsSelector(selector); err != nil || s.Empty() || !s.Matches(labels.Set(deployment.Spec.Template.Labels)) {
+			t.Errorf("%s (%v) does not select the pods, which have %v", selector, err, deployment.Spec.Template.Labels)
 		}
 	}
-	if len(selectors) != 7 {
-		t.Errorf("%d selectors; want those of seven", len(selectors))
-	}
-
-	open := map[int]bool{}
+	var open []int
 	for _, rule := range ingress.Spec.Ingress {
 		for _, port := range rule.Ports {
-			open[port.Port.IntValue()] = true
+			open = append(open, port.Port.IntValue())
 		}
 	}
-	if len(open) != 2 || !open[int(ports["dedup"])] || !open[int(ports["dedup-health"])] {
-		t.Errorf("the ports %v are open; want the sidecar's, %v", open, ports)
+	ports := sidecarOf(t, deployment.Spec.Template.Spec).Ports
+	if !slices.Equal(open, []int{int(ports[0].ContainerPort), int(ports[1].ContainerPort)}) {
+		t.Errorf("the ports %v are open; want those of the sidecar, %s", open, inJSON(ports))
 	}
-	if ports[*monitor.Spec.PodMetricsEndpoints[0].Port] != 8081 {
-		t.Errorf("the PodMonitor asks port %q, which the sidecar has not", *monitor.Spec.PodMetricsEndpoints[0].Port)
-	}
-}
-
-// A rollout and a drained node leave pods that answer.
-func TestRolloutKeepsPods(t *testing.T) {
-	objects := manifest(t, "sidecar.yaml")
-	deployment := the[*appsv1.Deployment](t, objects)
-	rolling := deployment.Spec.Strategy.RollingUpdate
-	if rolling == nil || rolling.MaxUnavailable.IntValue() != 0 || rolling.MaxSurge.IntValue() < 1 {
-		t.Errorf("the rollout is %v; want maxUnavailable 0, and a pod more", rolling)
-	}
-	budget := the[*policyv1.PodDisruptionBudget](t, objects)
-	if *deployment.Spec.Replicas < 2 || budget.Spec.MaxUnavailable.IntValue() != 1 {
-		t.Errorf("%d replicas, of which %v may be away; want one of at least two", *deployment.Spec.Replicas, budget.Spec.MaxUnavailable)
-	}
-	// A change has to have a new name, or it never reaches a pod.
-	config := the[*corev1.ConfigMap](t, objects)
-	if config.Immutable == nil || !*config.Immutable {
-		t.Error("the ConfigMap can be changed under its name, of which no pod would hear")
+	if asked := *monitor.Spec.PodMetricsEndpoints[0].Port; asked != ports[1].Name {
+		t.Errorf("the PodMonitor asks port %q, which the sidecar has not", asked)
 	}
 }

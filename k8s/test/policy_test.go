@@ -1,6 +1,8 @@
 package test
 
 import (
+	"fmt"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -8,164 +10,166 @@ import (
 	admissionv1 "k8s.io/api/admissionregistration/v1"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/api/resource"
 )
 
-// startReady returns a cluster of which the policies are read.
-func startReady(t *testing.T, files map[string]string, hook webhook) *cluster {
-	t.Helper()
-	c := start(t, files, hook)
-	c.awaitSchemas(t)
-	return c
-}
-
-func TestPolicies(t *testing.T) {
-	c := startReady(t, policies(t), nil)
-	pod := podOfTheManifest(t)
-	for name, r := range requests() {
+func TestPoliciesInject(t *testing.T) {
+	c := start(t, "mutating.yaml", "validating.yaml")
+	for name, r := range injected() {
 		t.Run(name, func(t *testing.T) {
-			if err := r.try(c, pod); err != nil {
-				t.Error(err)
+			got, err := c.create(r.pod)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if problem := r.wrong(t, got); problem != "" {
+				t.Error(problem)
+			}
+			// And never twice: as it comes out, it can go in again.
+			if again, err := c.create(got); err != nil || !equality.Semantic.DeepEqual(again, got) {
+				t.Errorf("the pod that came out became %s (%v)", inJSON(again), err)
 			}
 		})
 	}
 }
 
-// The example's pods get the sidecar, and its Service sends to it.
-func TestExampleOfInjection(t *testing.T) {
-	objects := manifest(t, "examples/injected/payments.yaml")
-	template := the[*appsv1.Deployment](t, objects).Spec.Template
-	pod := &corev1.Pod{ObjectMeta: template.ObjectMeta, Spec: template.Spec}
-	pod.Namespace, pod.GenerateName = "shop", "payments-"
-	got, err := startReady(t, policies(t), nil).create(pod)
-	if err != nil {
-		t.Fatal(err)
+// wrong says what is wrong with a pod that was injected, "" for nothing.
+func (r request) wrong(t *testing.T, got *corev1.Pod) string {
+	t.Helper()
+	last := len(got.Spec.InitContainers) - 1
+	if last < 0 || !isSidecar(got.Spec.InitContainers[last]) {
+		return "the sidecar is not the last init container: " + inJSON(got.Spec.InitContainers)
 	}
-	sidecar := sidecarOf(t, got.Spec)
-	wantSameSidecar(t, sidecar)
-	values(t, sidecar, objects) // its Secret is there
-	secret := the[*corev1.Secret](t, objects)
-	for _, source := range volume(got.Spec, "caddy-dedup-secrets").Projected.Sources {
-		if key := source.Secret.Items[0].Key; source.Secret.Name != secret.Name || secret.StringData[key] == "" {
-			t.Errorf("the secret of a sender is %s, which is not there", inJSON(source.Secret))
+	sidecar := got.Spec.InitContainers[last]
+	args := strings.Join(sidecar.Args, " ")
+	if args != r.args {
+		return fmt.Sprintf("its arguments are %s; want %s", args, r.args)
+	}
+	if problem := unlikeTheManifest(t, sidecar); problem != "" {
+		return problem
+	}
+	if from := fmt.Sprintf("--from :%d ", sidecar.Ports[0].ContainerPort); !strings.Contains(args, from) {
+		return "its port is that of " + from
+	}
+	if health := fmt.Sprintf("--health :%d ", sidecar.Ports[1].ContainerPort); !strings.Contains(args, health) {
+		return "its probes' port is that of " + health
+	}
+	image := r.pod.Annotations["caddy-dedup/image"]
+	if image == "" {
+		image = "registry.example.com/caddy-dedup:latest"
+	}
+	if sidecar.Image != image {
+		return "its image is " + sidecar.Image
+	}
+	var secret corev1.SecretKeySelector
+	if from := variable(sidecar, "REDIS_URL").ValueFrom; from != nil {
+		secret = *from.SecretKeyRef
+	}
+	wanted, size := corev1.SecretKeySelector{Key: "redis-url"}, "64Mi"
+	if wanted.Name = r.pod.Annotations["caddy-dedup/redis-secret"]; strings.Contains(args, "--file /data/") {
+		wanted, size = corev1.SecretKeySelector{}, "1Gi"
+	}
+	if secret != wanted {
+		return "REDIS_URL is " + inJSON(secret)
+	}
+	mounts := []corev1.VolumeMount{{Name: "caddy-dedup-data", MountPath: "/data"}}
+	data := volume(got.Spec, "caddy-dedup-data")
+	if own := volume(r.pod.Spec, "caddy-dedup-data"); own == (corev1.VolumeSource{}) && (data.EmptyDir == nil || !data.EmptyDir.SizeLimit.Equal(resource.MustParse(size))) {
+		return "the data is in " + inJSON(data) + "; want an emptyDir of " + size
+	}
+	// The files of secrets that the arguments name are there.
+	var files, mounted []string
+	for _, file := range regexp.MustCompile(`{file\./secrets/([^}]+)}`).FindAllStringSubmatch(args, -1) {
+		files = append(files, file[1])
+	}
+	if projected := volume(got.Spec, "caddy-dedup-secrets").Projected; projected != nil {
+		mounts = append(mounts, corev1.VolumeMount{Name: "caddy-dedup-secrets", MountPath: "/secrets", ReadOnly: true})
+		for _, source := range projected.Sources {
+			item := source.Secret.Items[0]
+			if provider, _, _ := strings.Cut(item.Path, "/"); item.Path == provider+"/"+source.Secret.Name+"/"+item.Key && len(source.Secret.Items) == 1 {
+				mounted = append(mounted, item.Path)
+			}
 		}
 	}
-	asksTheSidecar(t, got.Spec.Containers[0], sidecar)
-	if port := the[*corev1.Service](t, objects).Spec.Ports[0].TargetPort.IntValue(); int32(port) != sidecar.Ports[0].ContainerPort {
-		t.Errorf("the Service sends to %d; the sidecar's port is %d", port, sidecar.Ports[0].ContainerPort)
+	if !slices.Equal(mounted, files) || !equality.Semantic.DeepEqual(sidecar.VolumeMounts, mounts) {
+		return fmt.Sprintf("it has the files %q, and mounts %s; want %q", mounted, inJSON(sidecar.VolumeMounts), files)
+	}
+	// What was there is there still.
+	rest := got.DeepCopy()
+	rest.Spec.InitContainers = rest.Spec.InitContainers[:last]
+	rest.Spec.Volumes = slices.DeleteFunc(rest.Spec.Volumes, func(v corev1.Volume) bool {
+		return strings.HasPrefix(v.Name, "caddy-dedup-") && volume(r.pod.Spec, v.Name) == (corev1.VolumeSource{})
+	})
+	if !equality.Semantic.DeepEqual(rest, r.pod) {
+		return "besides the sidecar, it was changed to " + inJSON(rest)
+	}
+	return ""
+}
+
+func TestPoliciesLeaveOtherPods(t *testing.T) {
+	c := start(t, "mutating.yaml", "validating.yaml")
+	for name, pod := range untouched() {
+		if got, err := c.create(pod); err != nil || !equality.Semantic.DeepEqual(got, pod) {
+			t.Errorf("%s: it became %s (%v)", name, inJSON(got), err)
+		}
 	}
 }
 
-// Where something else changes the pod afterwards, all of it runs again.
-func TestPolicyIsCalledAgain(t *testing.T) {
-	calls := 0
-	mesh := webhook(func(pod *corev1.Pod) bool {
-		calls++
-		if slices.ContainsFunc(pod.Spec.InitContainers, func(c corev1.Container) bool { return c.Name == "mesh" }) {
-			return false
+func TestPoliciesRefuse(t *testing.T) {
+	c := start(t, "mutating.yaml", "validating.yaml")
+	for name, r := range refused() {
+		if _, err := c.create(r.pod); err == nil || !strings.Contains(err.Error(), r.reason) {
+			t.Errorf("%s: it was created, or refused with %v; want %q", name, err, r.reason)
 		}
-		pod.Spec.InitContainers = append([]corev1.Container{{Name: "mesh", Image: "mesh"}}, pod.Spec.InitContainers...)
-		return true
-	})
-	got, err := startReady(t, policies(t), mesh).create(newPod())
-	if err != nil {
-		t.Fatal(err)
-	}
-	var names []string
-	for _, container := range got.Spec.InitContainers {
-		names = append(names, container.Name)
-	}
-	if !slices.Equal(names, []string{"mesh", "dedup"}) || calls < 2 {
-		t.Errorf("the init containers are %q after %d calls of the webhook; want one of each", names, calls)
-	}
-
-	// One that removes the sidecar gets it back.
-	removed := false
-	got, err = startReady(t, policies(t), func(pod *corev1.Pod) bool {
-		was := removed
-		removed = true
-		pod.Spec.InitContainers = slices.DeleteFunc(pod.Spec.InitContainers, func(c corev1.Container) bool { return !was && isSidecar(c) })
-		return !was
-	}).create(newPod())
-	if err != nil || !slices.ContainsFunc(got.Spec.InitContainers, isSidecar) {
-		t.Errorf("the sidecar that a webhook removed did not come back: %v", err)
-	}
-}
-
-// A label that comes from a webhook comes too late for the sidecar: the API server calls
-// only those policies again that it has called before. So the pod is refused.
-func TestLabelOfAWebhookIsTooLate(t *testing.T) {
-	labels := webhook(func(pod *corev1.Pod) bool {
-		was := pod.Labels["caddy-dedup/inject"]
-		pod.Labels["caddy-dedup/inject"] = "true"
-		return was == ""
-	})
-	c := startReady(t, policies(t), labels)
-	if _, err := c.create(newPod(withoutLabel)); err == nil || !strings.Contains(err.Error(), "got no sidecar") {
-		t.Errorf("the pod was created, or refused with %v", err)
 	}
 }
 
 // A labelled pod never runs without its sidecar, whatever is missing in the cluster.
 func TestWithoutTheMutatingPolicyPodsAreRefused(t *testing.T) {
-	files := policies(t)
-	delete(files, "mutating.yaml")
-	c := start(t, files, nil)
+	c := start(t, "validating.yaml")
 	if _, err := c.create(newPod()); err == nil || !strings.Contains(err.Error(), "got no sidecar; apply mutating.yaml") {
 		t.Errorf("the pod was created, or refused with %v", err)
 	}
-	if _, err := c.create(newPod(withoutLabel, withoutAnnotations)); err != nil {
+	if _, err := c.create(newPod(labelled(""), annotated("upstream-port", "", "redis-secret", ""))); err != nil {
 		t.Errorf("a pod without the label is refused: %v", err)
 	}
 }
 
-// The policies look at new pods alone; those for labelled pods ask the API server to leave
-// out the others, and the one that sees them never holds one up by failing.
+// The example's pods get the sidecar, and what stands beside them fits it.
+func TestExampleOfInjection(t *testing.T) {
+	objects := manifest(t, "examples/injected/payments.yaml")
+	template := the[*appsv1.Deployment](t, objects).Spec.Template
+	pod := &corev1.Pod{ObjectMeta: template.ObjectMeta, Spec: template.Spec}
+	pod.Namespace, pod.GenerateName = "shop", "payments-"
+	got, err := start(t, "mutating.yaml", "validating.yaml").create(pod)
+	if err != nil {
+		t.Fatal(err)
+	}
+	wantFitting(t, got.Spec, objects)
+}
+
+// The policies are for new pods alone. Those for labelled pods refuse them if they fail, and
+// the one that sees the others never holds one up.
 func TestOtherPodsAreNotHeldUp(t *testing.T) {
-	matches := func(selector *metav1.LabelSelector, set map[string]string) bool {
-		s, err := metav1.LabelSelectorAsSelector(selector)
-		return err == nil && s.Matches(labels.Set(set))
-	}
-	seen := 0
-	for _, file := range []string{"inject/mutating.yaml", "inject/validating.yaml"} {
-		bound := map[string]bool{}
-		for _, object := range manifest(t, file) {
-			var name string
-			var constraints *admissionv1.MatchResources
-			var failure *admissionv1.FailurePolicyType
-			switch object := object.(type) {
-			case *admissionv1.MutatingAdmissionPolicy:
-				name, constraints, failure = object.Name, object.Spec.MatchConstraints, object.Spec.FailurePolicy
-			case *admissionv1.ValidatingAdmissionPolicy:
-				name, constraints, failure = object.Name, object.Spec.MatchConstraints, object.Spec.FailurePolicy
-			case *admissionv1.MutatingAdmissionPolicyBinding:
-				bound[object.Spec.PolicyName] = true
-				continue
-			case *admissionv1.ValidatingAdmissionPolicyBinding:
-				bound[object.Spec.PolicyName] = slices.Equal(object.Spec.ValidationActions, []admissionv1.ValidationAction{admissionv1.Deny})
-				continue
-			}
-			seen++
-			bound[name] = bound[name] || false
-			if rules := constraints.ResourceRules; len(rules) != 1 || !slices.Equal(rules[0].Operations, []admissionv1.OperationType{admissionv1.Create}) ||
-				!slices.Equal(rules[0].Resources, []string{"pods"}) {
-				t.Errorf("%s is for %s; want new pods alone", name, inJSON(rules))
-			}
-			if others := matches(constraints.ObjectSelector, nil); others && *failure != admissionv1.Ignore {
-				t.Errorf("%s sees pods without the label, and its failure holds them up", name)
-			}
-			if labelled := matches(constraints.ObjectSelector, map[string]string{"caddy-dedup/inject": "true"}); labelled && *failure != admissionv1.Fail {
-				t.Errorf("%s sees pods with the label, and lets them pass if it fails", name)
-			}
+	check := func(name string, constraints *admissionv1.MatchResources, failure *admissionv1.FailurePolicyType) {
+		rules := constraints.ResourceRules
+		if len(rules) != 1 || !slices.Equal(rules[0].Operations, []admissionv1.OperationType{admissionv1.Create}) || !slices.Equal(rules[0].Resources, []string{"pods"}) {
+			t.Errorf("%s is for %s; want new pods alone", name, inJSON(rules))
 		}
-		for name, denies := range bound {
-			if !denies {
-				t.Errorf("%s has no binding, or one that lets pods pass", name)
-			}
+		want := admissionv1.Fail
+		if s := inJSON(constraints.ObjectSelector); !strings.Contains(s, `"caddy-dedup/inject":"true"`) && !strings.Contains(s, `"operator":"Exists"`) {
+			want = admissionv1.Ignore
+		}
+		if *failure != want {
+			t.Errorf("%s: if it fails, it means %s; want %s", name, *failure, want)
 		}
 	}
-	if seen != 3 {
-		t.Errorf("%d policies; want three", seen)
+	for _, object := range append(manifest(t, "inject/mutating.yaml"), manifest(t, "inject/validating.yaml")...) {
+		switch object := object.(type) {
+		case *admissionv1.MutatingAdmissionPolicy:
+			check(object.Name, object.Spec.MatchConstraints, object.Spec.FailurePolicy)
+		case *admissionv1.ValidatingAdmissionPolicy:
+			check(object.Name, object.Spec.MatchConstraints, object.Spec.FailurePolicy)
+		}
 	}
 }
