@@ -135,15 +135,6 @@ func TestNumbersAreExact(t *testing.T) {
 	}
 }
 
-func TestStringAndNumberAreDifferentKeys(t *testing.T) {
-	source := []delivery.Source{inBody("/id")}
-	text, _ := delivery.Find(source, withBody(`{"id":"1"}`), maxLength)
-	number, _ := delivery.Find(source, withBody(`{"id":1}`), maxLength)
-	if text.ID != "1" || number.ID != "1" || keyOf(text) == keyOf(number) {
-		t.Fatalf("%+v and %+v have the keys %v and %v", text, number, keyOf(text), keyOf(number))
-	}
-}
-
 func TestBodyIsReadAtMostOnceAndOnlyIfNeeded(t *testing.T) {
 	read := 0
 	request := delivery.Request{

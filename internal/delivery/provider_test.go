@@ -1,7 +1,6 @@
 package delivery_test
 
 import (
-	"net/http"
 	"net/url"
 	"reflect"
 	"regexp"
@@ -85,31 +84,5 @@ func TestCatalogueIsCopied(t *testing.T) {
 	if again, _ := delivery.ProviderNamed("github"); again.Sources[0].Header == "X-Other" || again.Sources[0].ScopeHeaders[0] == "X-Other" ||
 		again.Signs.NoneOf[0].Header == "X-Other" || again.Sources[0].Signs.NoneOf[0].Header == "X-Other" {
 		t.Fatalf("the catalogue became %+v", again)
-	}
-}
-
-func TestGitHub(t *testing.T) {
-	github, _ := delivery.ProviderNamed("github")
-	const guid = "72d3162e-cc78-11e3-81ab-4c9367dc0958"
-	delivered := func(hook ...string) delivery.Found {
-		return find(t, http.Header{"X-Github-Delivery": {guid}, "X-Github-Hook-Id": hook}, github.Sources...)
-	}
-	found := delivered("292430182")
-	want := delivery.Found{
-		Provider: "github", Kind: "header", Prefix: "github", ID: guid,
-		Scope: []string{"x-github-hook-id", "1", "292430182"},
-	}
-	if !reflect.DeepEqual(found, want) {
-		t.Fatalf("got  %+v\nwant %+v", found, want)
-	}
-	if keyOf(found) == keyOf(delivered("292430183")) {
-		t.Error("one event for two hooks is one key")
-	}
-	if keyOf(delivered()) == keyOf(delivered("")) {
-		t.Error("an absent hook ID and an empty one are one key")
-	}
-	own := find(t, http.Header{"X-Github-Delivery": {guid}}, delivery.Source{Kind: "header", Header: "X-GitHub-Delivery"})
-	if keyOf(own) == keyOf(delivered()) {
-		t.Error("the provider's ID and a source of the user's own are one key")
 	}
 }

@@ -2,7 +2,6 @@ package delivery_test
 
 import (
 	"errors"
-	"slices"
 	"strings"
 	"testing"
 
@@ -36,7 +35,6 @@ func TestSigns(t *testing.T) {
 		reason           string // in the error, where it is not claimed
 	}{
 		"gitlab, by its event":             {"gitlab", "X-Gitlab-Event: Push Hook", true, ""},
-		"gitlab, by its event, moved":      {"gitlab", "x-gitlab-event: Push Hook", true, ""},
 		"gitlab, nothing":                  {"gitlab", "X-Other: 1", false, "not from gitlab: the request has no X-Gitlab-Event"},
 		"gitlab, another field of its own": {"gitlab", "X-Gitlab-Token: t", false, "no X-Gitlab-Event"},
 		"pagerduty, by signature":          {"pagerduty", "X-PagerDuty-Signature: v1=a", true, ""},
@@ -44,23 +42,12 @@ func TestSigns(t *testing.T) {
 		"pagerduty, by its agent":          {"pagerduty", "User-Agent: PagerDuty-Webhook/V3.0", true, ""},
 		"pagerduty, by an agent in small":  {"pagerduty", "User-Agent: pagerduty-webhook/v2.0", true, ""},
 		"pagerduty, another agent":         {"pagerduty", "User-Agent: curl/8.0 PagerDuty-Webhook/V3.0", false, "X-PagerDuty-Signature or X-Webhook-Subscription or User-Agent that starts with PagerDuty-Webhook/"},
-		"pagerduty, a short agent":         {"pagerduty", "User-Agent: Pager", false, "not from pagerduty"},
 		"standard webhooks, by signature":  {"standard_webhooks", "webhook-signature: v1,a", true, ""},
-		"standard webhooks, by time":       {"standard_webhooks", "webhook-timestamp: 1", true, ""},
 		"standard webhooks, nothing":       {"standard_webhooks", "X-Other: 1", false, "webhook-signature or webhook-timestamp"},
-		"openai, by signature":             {"openai", "webhook-signature: v1,a", true, ""},
-		"openai, nothing":                  {"openai", "X-Other: 1", false, "not from openai"},
 		"replicate, by time":               {"replicate", "webhook-timestamp: 1", true, ""},
-		"replicate, nothing":               {"replicate", "X-Other: 1", false, "not from replicate"},
 		"bitbucket, by its hook":           {"bitbucket", "X-Hook-UUID: 1", true, ""},
-		"bitbucket, by its event":          {"bitbucket", "X-Event-Key: repo:push", true, ""},
-		"bitbucket, nothing":               {"bitbucket", "X-Other: 1", false, "X-Hook-UUID or X-Event-Key"},
-		"prolific, by signature":           {"prolific", "X-Prolific-Request-Signature: a", true, ""},
-		"prolific, nothing":                {"prolific", "X-Other: 1", false, "X-Prolific-Request-Signature"},
 		"github":                           {"github", "X-Other: 1", true, ""},
 		"github, of gitea":                 {"github", "X-Gitea-Delivery: 42", false, "not from github: the request has X-Gitea-Delivery"},
-		"github, of gogs":                  {"github", "X-Gogs-Delivery: 42", false, "X-Gogs-Delivery"},
-		"gitea":                            {"gitea", "X-Gitea-Delivery: 42", true, ""},
 		"stripe":                           {"stripe", "Stripe-Signature: t=1,v1=a", true, ""},
 		"stripe, nothing":                  {"stripe", "X-Other: 1", false, "not from stripe: the request has no Stripe-Signature"},
 		"intercom, of github":              {"intercom", "X-Hub-Signature: sha1=a", false, "not from intercom: the request has X-GitHub-Delivery"},
@@ -96,29 +83,9 @@ func TestMissingFieldIsNamed(t *testing.T) {
 
 // A request of another sender falls through to what comes after the provider, and an
 // ID of theirs that would be invalid is none of the provider's business.
-func TestForeignRequestFallsThrough(t *testing.T) {
+func TestForeignKeyIsNoProvidersBusiness(t *testing.T) {
 	gitlab, _ := delivery.ProviderNamed("gitlab")
-	sources := append(slices.Clone(gitlab.Sources), keyHeader)
-	own := sample{"Idempotency-Key: 42\nX-Gitlab-Event: Push Hook", "{}"}
-	for name, c := range map[string]struct {
-		s        sample
-		provider string
-		id       string
-	}{
-		"gitlab":              {own, "gitlab", "42"},
-		"a scheduler":         {sample{"Idempotency-Key: 42", "{}"}, "", "42"},
-		"a scheduler, quoted": {sample{`Idempotency-Key: "42"`, "{}"}, "", "42"},
-	} {
-		found, err := delivery.Find(sources, c.s.request(), maxLength)
-		if err != nil || found.Provider != c.provider || found.ID != c.id {
-			t.Errorf("%s: found %+v, %v", name, found, err)
-		}
-		if gitlabs, _ := delivery.Find(sources, own.request(), maxLength); (keyOf(gitlabs) == keyOf(found)) != (c.provider == "gitlab") {
-			t.Errorf("%s: its key is GitLab's", name)
-		}
-	}
-	invalid := sample{"Idempotency-Key: \xff", "{}"}
-	if found, err := delivery.Find(gitlab.Sources, invalid.request(), maxLength); !errors.Is(err, delivery.ErrMissing) {
+	if found, err := delivery.Find(gitlab.Sources, sample{"Idempotency-Key: \xff", "{}"}.request(), maxLength); !errors.Is(err, delivery.ErrMissing) {
 		t.Errorf("an invalid key of a scheduler: found %+v, %v; want ErrMissing", found, err)
 	}
 }
@@ -130,6 +97,7 @@ func TestProvidersBesideOthers(t *testing.T) {
 		"github gitea": {
 			"X-Gitea-Delivery: 42\nX-GitHub-Delivery: 42\nX-GitHub-Event: push": "gitea", "X-GitHub-Delivery: 42\nX-GitHub-Event: push": "github",
 		},
+		"gitlab": {"Idempotency-Key: 42\nX-Gitlab-Event: Push Hook": "gitlab", "Idempotency-Key: 42": "", "X-Other: 1": "none"},
 		"sentry dropbox plaid": {
 			"Sentry-Hook-Resource: issue": "sentry", "X-Dropbox-Signature: a": "dropbox", "Plaid-Verification: a": "plaid", "Idempotency-Key: 1": "", "X-Other: 1": "none",
 		},
@@ -150,27 +118,5 @@ func TestProvidersBesideOthers(t *testing.T) {
 			}
 			seen[keyOf(found)] = header
 		}
-	}
-}
-
-func TestSignsInWords(t *testing.T) {
-	for name, want := range map[string]string{
-		"gitlab":    "with X-Gitlab-Event",
-		"github":    "without X-Gitea-Delivery or X-Gogs-Delivery",
-		"openai":    "with webhook-signature or webhook-timestamp",
-		"pagerduty": "with X-PagerDuty-Signature or X-Webhook-Subscription or User-Agent that starts with PagerDuty-Webhook/",
-		"stripe":    "with Stripe-Signature",
-		"adyen":     "",
-
-		"lemon_squeezy": "with X-Signature and X-Event-Name",
-		"intercom":      "with X-Hub-Signature and without X-GitHub-Delivery or X-Gitea-Delivery",
-	} {
-		if p, _ := delivery.ProviderNamed(name); p.Signs.String() != want {
-			t.Errorf("%s: got %q; want %q", name, p.Signs.String(), want)
-		}
-	}
-	both := delivery.Signs{AnyOf: []delivery.Sign{{Header: "A"}}, NoneOf: []delivery.Sign{{Header: "B"}}}
-	if got := both.String(); got != "with A and without B" {
-		t.Errorf("got %q", got)
 	}
 }
