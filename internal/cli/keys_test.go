@@ -126,7 +126,7 @@ func engineOf(t *testing.T, store idempotency.Store) *engine.Engine {
 func newRig(t *testing.T) *rig {
 	t.Helper()
 	open := func(name string) *operated {
-		store, away := memory.New(1<<20), new(atomic.Bool)
+		store, away := memory.New(8<<20), new(atomic.Bool)
 		return &operated{engineOf(t, awayStore{store, away}), store, name, away}
 	}
 	r := &rig{a: open("store a"), b: open("store b"), input: strings.NewReader("")}

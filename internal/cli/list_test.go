@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"github.com/caddy-dedup/caddy-dedup/internal/admin"
-	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
 
 // pages is an admin API whose list has these pages, or problems.
@@ -128,17 +127,6 @@ func TestListOfNothing(t *testing.T) {
 		if printed != "" || said != want || status != 0 {
 			t.Errorf("%q prints %q, says %q and ends with %d; want %q", args, printed, said, status, want)
 		}
-	}
-}
-
-// A run in flight is in the list, and those of all stores.
-func TestListOfRunsInFlight(t *testing.T) {
-	r := newRig(t)
-	r.a.put(t, "", "ended", "run 1", idempotency.Complete)
-	r.b.put(t, "github", "running", "run 2", "")
-	printed, _ := r.want(t, 0, []string{"list"}, "in_flight", "complete")
-	if got := ids(printed); len(got) != 2 || !slices.Contains(got, "running") || !slices.Contains(got, "ended") {
-		t.Errorf("it lists %q", got)
 	}
 }
 
