@@ -153,13 +153,3 @@ func (b *tab) click(selector string) {
 		return nil
 	})
 }
-
-// contains asks whether one of the complaints says this.
-func contains(complaints []string, text string) error {
-	for _, complaint := range complaints {
-		if strings.Contains(complaint, text) {
-			return nil
-		}
-	}
-	return fmt.Errorf("it complains of %q", complaints)
-}

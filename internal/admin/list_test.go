@@ -209,26 +209,6 @@ func TestListThatIsOutOfTimeIsIncomplete(t *testing.T) {
 	})
 }
 
-func TestTopKeepsTheFirst(t *testing.T) {
-	now := time.Now()
-	kept := Top{Max: 50, Compare: Newest}
-	const many = 1000
-	for range 2 { // a store may list a key twice
-		for i := range many {
-			at := now.Add(time.Duration(i*7919%many) * time.Second)
-			kept.Add(&Found{Listed: idempotency.Listed{Key: idempotency.Key{byte(i >> 8), byte(i)}, Record: &idempotency.Record{Claimed: at}}})
-		}
-	}
-	if len(kept.Found) != kept.Max {
-		t.Errorf("it keeps %d", len(kept.Found))
-	}
-	for i, e := range kept.Found {
-		if want := now.Add(time.Duration(many-1-i) * time.Second); !e.Record.Claimed.Equal(want) {
-			t.Fatalf("entry %d is of %v, want %v", i, e.Record.Claimed, want)
-		}
-	}
-}
-
 // In the order of a store, a list of which few records are wanted says where to go on when its
 // time is over.
 func TestListInTheOrderOfStoresGoesOn(t *testing.T) {

@@ -206,18 +206,3 @@ func TestConfirmationIsOfWhatWasShown(t *testing.T) {
 		}
 	}
 }
-
-// If two stores have the key, that record is changed which was shown.
-func TestActsOnTheStoreThatWasShown(t *testing.T) {
-	r := newRig(t)
-	second := r.open("store two")
-	key := second.put(t, put{id: "delivery", state: idempotency.Held})
-	form := r.want(http.StatusOK, "key="+key.String()+"&do=forget")
-	r.store.put(t, put{id: "delivery"})
-	if done := r.confirmed(form, nil); done.Code != http.StatusSeeOther || r.stateOf(key) != idempotency.InFlight {
-		t.Errorf("got %d; in the first store it is %s", done.Code, r.stateOf(key))
-	}
-	if record, _, err := second.Store.Lookup(t.Context(), key); record != nil || err != nil {
-		t.Errorf("in the second store it is %+v, %v", record, err)
-	}
-}
