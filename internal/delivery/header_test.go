@@ -1,11 +1,8 @@
 package delivery_test
 
 import (
-	"encoding/json"
 	"errors"
 	"net/http"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 
@@ -139,66 +136,6 @@ func TestInvalidErrorNamesHeaderValueAndWhatIsRight(t *testing.T) {
 		if c < 0x20 || c > 0x7e {
 			t.Fatalf("the message has the byte 0x%02X: %q", c, err)
 		}
-	}
-}
-
-// The test vectors of the HTTP working group, as far as they have one line. A value
-// that begins with a double quote is a key exactly if the vector says that it is a
-// string.
-func TestStructuredFieldVectors(t *testing.T) {
-	folder := os.Getenv("DEDUP_VECTORS")
-	if folder == "" {
-		t.Skip("DEDUP_VECTORS is not set; it names a folder with structured-fields/*.json of httpwg/structured-field-tests")
-	}
-	files, err := filepath.Glob(filepath.Join(folder, "structured-fields", "*.json"))
-	if err != nil || len(files) == 0 {
-		t.Fatalf("DEDUP_VECTORS=%s: no structured-fields/*.json there (%v)", folder, err)
-	}
-	ran := 0
-	for _, file := range files {
-		content, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
-		var vectors []struct {
-			Name     string   `json:"name"`
-			Raw      []string `json:"raw"`
-			Type     string   `json:"header_type"`
-			MustFail bool     `json:"must_fail"`
-			Expected []any    `json:"expected"`
-		}
-		if err := json.Unmarshal(content, &vectors); err != nil {
-			t.Fatalf("%s: %v", file, err)
-		}
-		for _, v := range vectors {
-			if v.Type != "item" || len(v.Raw) != 1 || !strings.HasPrefix(v.Raw[0], `"`) {
-				continue
-			}
-			ran++
-			t.Run(v.Name, func(t *testing.T) {
-				found, err := findKey(1<<20, v.Raw[0])
-				if v.MustFail {
-					if err == nil {
-						t.Fatalf("%q is a string to us: %q", v.Raw[0], found.ID)
-					}
-					return
-				}
-				want := v.Expected[0].(string)
-				if want == "" { // it is a string, but an empty one is not a key
-					var invalid *delivery.InvalidError
-					if !errors.As(err, &invalid) {
-						t.Fatalf("got %v; want an InvalidError", err)
-					}
-					return
-				}
-				if err != nil || found.ID != want {
-					t.Fatalf("%q: got %q, %v; want %q", v.Raw[0], found.ID, err, want)
-				}
-			})
-		}
-	}
-	if ran < 100 {
-		t.Errorf("only %d vectors were run", ran)
 	}
 }
 

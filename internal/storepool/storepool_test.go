@@ -20,16 +20,30 @@ import (
 // pool has the stores that tests open.
 var pool = New(func() error { return nil }, nil)
 
-// countedStore is a memory store that counts settlements and records its limit.
+// countedStore is a memory store that counts settlements and records its limit. It can be
+// unavailable for settlements, and lose the replies to claims.
 type countedStore struct {
 	*memory.Store
+	unavailable, losesReplies atomic.Bool
+
 	limit     atomic.Int64
 	closed    atomic.Bool
 	completed atomic.Int64
 	closes    chan struct{}
 }
 
+func (s *countedStore) Claim(ctx context.Context, c idempotency.Claim) (idempotency.Claimed, error) {
+	got, err := s.Store.Claim(ctx, c)
+	if s.losesReplies.Load() {
+		return idempotency.Claimed{Record: got.Record}, errors.New("no reply")
+	}
+	return got, err
+}
+
 func (s *countedStore) Settle(ctx context.Context, key idempotency.Key, claimed *idempotency.Record, settlement idempotency.Settlement) error {
+	if s.unavailable.Load() {
+		return errors.New("unavailable")
+	}
 	err := s.Store.Settle(ctx, key, claimed, settlement)
 	if err == nil && settlement.State == idempotency.Complete {
 		s.completed.Add(1)
@@ -393,69 +407,36 @@ func TestRequestWaitsForItsStoreToOpen(t *testing.T) {
 	})
 }
 
-// unavailableStore is a memory store that can be unavailable for settlements, and that can lose the
-// replies to claims.
-type unavailableStore struct {
-	*countedStore
-	unavailable, losesReplies atomic.Bool
-}
-
-func (s *unavailableStore) Claim(ctx context.Context, c idempotency.Claim) (idempotency.Claimed, error) {
-	got, err := s.countedStore.Claim(ctx, c)
-	if s.losesReplies.Load() {
-		return idempotency.Claimed{Record: got.Record}, errors.New("no reply")
-	}
-	return got, err
-}
-
-func (s *unavailableStore) Settle(ctx context.Context, key idempotency.Key, claimed *idempotency.Record, settlement idempotency.Settlement) error {
-	if s.unavailable.Load() {
-		return errors.New("unavailable")
-	}
-	return s.countedStore.Settle(ctx, key, claimed, settlement)
-}
-
-// unavailableModule opens one such store.
-type unavailableModule struct {
-	countedModule
-	opened *unavailableStore
-}
-
-func (m *unavailableModule) Open(*zap.Logger) (idempotency.Store, error) { return m.opened, nil }
-
 // While a stopped store waits for a claim in doubt, its configuration starts again, the end of a run
 // cannot be stored, and the configuration stops. The store is closed when that end is stored, and not
 // before.
 func TestStoreIsNotClosedWithAnUnstoredEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		m := &unavailableModule{opened: &unavailableStore{countedStore: &countedStore{Store: memory.New(1 << 20)}}}
-		handle := func() *Handle {
-			return &Handle{Pool: pool, Config: m, Key: t.Name(), Logger: zap.NewNop(), MemoryLimit: 1 << 20}
-		}
-		first := handle()
+		m := &countedModule{key: t.Name()}
+		first := m.handleOf(1, zap.NewNop())
 		store := started(t, first)
-		m.opened.losesReplies.Store(true)
+		m.store.Load().losesReplies.Store(true)
 		if d, _ := store.Claim(t.Context(), requestFor("in doubt")); d.(engine.Refusal).Reason != engine.ReasonUnavailable {
 			t.Fatalf("decided %+v", d)
 		}
-		m.opened.losesReplies.Store(false)
+		m.store.Load().losesReplies.Store(false)
 		first.Stop()
 		synctest.Wait() // it waits for the claim in doubt
 
-		second := handle()
+		second := m.handleOf(1, zap.NewNop())
 		if started(t, second) != store {
 			t.Fatal("the store was opened twice")
 		}
 		run := startRun(t, store, "paid")
 		time.Sleep(1500 * time.Millisecond)
-		m.opened.unavailable.Store(true)
+		m.store.Load().unavailable.Store(true)
 		kept(run)
 		second.Stop()
 		time.Sleep(idempotency.ClaimTimeout)
-		m.opened.unavailable.Store(false)
+		m.store.Load().unavailable.Store(false)
 		// The claim in doubt is withdrawn before the end is tried again.
 		<-store.closed
-		if n := m.opened.completed.Load(); n != 1 {
+		if n := m.store.Load().completed.Load(); n != 1 {
 			t.Errorf("the store was closed with %d ends stored, want 1", n)
 		}
 	})
