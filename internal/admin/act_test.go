@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/caddy-dedup/caddy-dedup/internal/admin/admintest"
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
 
@@ -16,11 +17,10 @@ func TestActsOnlyOnWhatWasSeen(t *testing.T) {
 	for method, action := range map[string]string{"POST": "/release", "DELETE": ""} {
 		t.Run(method, func(t *testing.T) {
 			o := operate(t, "a")
-			key := o.put(t, claimed{id: "k", state: idempotency.Held})
+			key := o.Put(t, admintest.Run{ID: "k", State: idempotency.Held})
 			target := "/dedup/keys/" + key.String()
 			seen := func() string {
-				var r Record
-				wantRecord(t, target, &r)
+				r := wantRecord(t, target)
 				return "?" + url.Values{"execution_id": {r.ExecutionID}, "state": {r.State}}.Encode()
 			}
 			first := seen()
@@ -28,15 +28,15 @@ func TestActsOnlyOnWhatWasSeen(t *testing.T) {
 			if got := wantAsked(t, method, target+action+first, "", 409); got.Code != "changed" || !strings.Contains(got.Detail, "released") {
 				t.Errorf("a freed key: %s", got.text)
 			}
-			if err := o.Store.Forget(t.Context(), key, idempotency.Precondition{}); err != nil {
+			if err := o.Records.Forget(t.Context(), key, idempotency.Precondition{}); err != nil {
 				t.Fatal(err)
 			}
-			o.put(t, claimed{id: "k", state: idempotency.Complete})
+			o.Put(t, admintest.Run{ID: "k", State: idempotency.Complete})
 			if got := wantAsked(t, method, target+action+first, "", 409); got.Code != "changed" || !strings.Contains(got.Detail, "complete") {
 				t.Errorf("a key that has run since: %s", got.text)
 			}
 			wantAsked(t, method, target+action+"?execution_id=another", "", 409)
-			if record, _, err := o.Store.Lookup(t.Context(), key); err != nil || record.State != idempotency.Complete {
+			if record, _, err := o.Records.Lookup(t.Context(), key); err != nil || record.State != idempotency.Complete {
 				t.Errorf("it is %+v, %v", record, err)
 			}
 			wantAsked(t, method, target+action+seen(), "", 204)
@@ -45,78 +45,67 @@ func TestActsOnlyOnWhatWasSeen(t *testing.T) {
 }
 
 // wantRecord shows the record of a key.
-func wantRecord(t *testing.T, target string, into *Record) {
+func wantRecord(t *testing.T, target string) (r Record) {
 	t.Helper()
-	if err := json.Unmarshal([]byte(wantAsked(t, "GET", target, "", 200).text), into); err != nil {
+	if err := json.Unmarshal([]byte(wantAsked(t, "GET", target, "", 200).text), &r); err != nil {
 		t.Fatal(err)
 	}
-}
-
-func (o *operated) state(t *testing.T, key idempotency.Key) idempotency.State {
-	t.Helper()
-	record, _, err := o.Store.Lookup(t.Context(), key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if record == nil {
-		return "none"
-	}
-	return record.State
+	return r
 }
 
 // Two handlers of one process with a store each, say: a key can be in both.
 func TestActsInAllStoresThatHaveTheKey(t *testing.T) {
-	held, running := claimed{id: "k", state: idempotency.Held}, claimed{id: "k"}
-	complete := claimed{id: "k", state: idempotency.Complete}
+	held, running := admintest.Run{ID: "k", State: idempotency.Held}, admintest.Run{ID: "k"}
+	complete := admintest.Run{ID: "k", State: idempotency.Complete}
 	for name, c := range map[string]struct {
-		in     [2]claimed
+		in     [2]admintest.Run
 		away   bool // the second one
 		query  string
 		status int
 		after  [2]idempotency.State
 		says   []string
 	}{
-		"whatever it is": {[2]claimed{held, complete}, false, "", 204, [2]idempotency.State{"released", "released"}, nil},
+		"whatever it is": {[2]admintest.Run{held, complete}, false, "", 204, [2]idempotency.State{"released", "released"}, nil},
 		"one of them runs": {
-			[2]claimed{held, running}, false, "", 409, [2]idempotency.State{"released", "in_flight"},
+			[2]admintest.Run{held, running}, false, "", 409, [2]idempotency.State{"released", "in_flight"},
 			[]string{" a: done", " b: a run is in flight"},
 		},
 		"the first runs": {
-			[2]claimed{running, held}, false, "", 409, [2]idempotency.State{"in_flight", "released"},
+			[2]admintest.Run{running, held}, false, "", 409, [2]idempotency.State{"in_flight", "released"},
 			[]string{" a: a run is in flight", " b: done"},
 		},
 		"one of them is away": {
-			[2]claimed{held, held}, true, "", 503, [2]idempotency.State{"released", "held"},
-			[]string{" a: done", " b: " + errAway.Error()},
+			[2]admintest.Run{held, held}, true, "", 503, [2]idempotency.State{"released", "held"},
+			[]string{" a: done", " b: " + admintest.ErrAway.Error()},
 		},
 		"of one execution": {
-			[2]claimed{held, held}, false, "?execution_id=execution+of+k+in+b&state=held", 204, [2]idempotency.State{"held", "released"}, nil,
+			[2]admintest.Run{held, held}, false, "?execution_id=execution+of+k+in+b&state=held", 204, [2]idempotency.State{"held", "released"}, nil,
 		},
 		"of one execution beside a run": {
-			[2]claimed{held, running}, false, "?execution_id=execution+of+k+in+a", 204, [2]idempotency.State{"released", "in_flight"}, nil,
+			[2]admintest.Run{held, running}, false, "?execution_id=execution+of+k+in+a", 204, [2]idempotency.State{"released", "in_flight"}, nil,
 		},
 		"of one execution beside a store that is away": {
-			[2]claimed{held, held}, true, "?execution_id=execution+of+k+in+a", 204, [2]idempotency.State{"released", "held"}, nil,
+			[2]admintest.Run{held, held}, true, "?execution_id=execution+of+k+in+a", 204, [2]idempotency.State{"released", "held"}, nil,
 		},
 		"of one execution that may be where nobody answers": {
-			[2]claimed{held, held}, true, "?execution_id=execution+of+k+in+b", 503, [2]idempotency.State{"held", "held"},
-			[]string{" a: the key has changed", " b: " + errAway.Error()},
+			[2]admintest.Run{held, held}, true, "?execution_id=execution+of+k+in+b", 503, [2]idempotency.State{"held", "held"},
+			[]string{" a: the key has changed", " b: " + admintest.ErrAway.Error()},
 		},
 		"of an execution that is nowhere": {
-			[2]claimed{held, complete}, false, "?execution_id=another", 409, [2]idempotency.State{"held", "complete"},
+			[2]admintest.Run{held, complete}, false, "?execution_id=another", 409, [2]idempotency.State{"held", "complete"},
 			[]string{" a: the key has changed", "held now", " b: the key has changed", "complete now"},
 		},
-		"in one state": {[2]claimed{held, complete}, false, "?state=held", 204, [2]idempotency.State{"released", "complete"}, nil},
+		"in one state": {[2]admintest.Run{held, complete}, false, "?state=held", 204, [2]idempotency.State{"released", "complete"}, nil},
 		"in one state beside a store that is away": {
-			[2]claimed{held, held}, true, "?state=held", 503, [2]idempotency.State{"released", "held"}, []string{" b: " + errAway.Error()},
+			[2]admintest.Run{held, held}, true, "?state=held", 503, [2]idempotency.State{"released", "held"}, []string{" b: " + admintest.ErrAway.Error()},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			a, b := operate(t, "a"), operate(t, "b")
-			c.in[0].in, c.in[1].in = " in a", " in b"
-			key := a.put(t, c.in[0])
-			b.put(t, c.in[1])
-			b.away.Store(c.away)
+			c.in[0].Execution, c.in[1].Execution = "execution of k in a", "execution of k in b"
+			key := a.Put(t, c.in[0])
+			b.Put(t, c.in[1])
+			b.Away.Store(c.away)
 			got := wantAsked(t, "POST", "/dedup/keys/"+key.String()+"/release"+c.query, "", c.status)
 			for _, word := range c.says {
 				if !strings.Contains(got.Detail, word) {
@@ -126,7 +115,7 @@ func TestActsInAllStoresThatHaveTheKey(t *testing.T) {
 			if c.status != 204 && (len(got.Outcomes) != 2 || got.Outcomes[0].Done != (c.after[0] == "released") || got.Outcomes[1].Done != (c.after[1] == "released")) {
 				t.Errorf("the outcomes are %+v", got.Outcomes)
 			}
-			if after := [2]idempotency.State{a.state(t, key), b.state(t, key)}; after != c.after {
+			if after := [2]idempotency.State{a.State(t, key), b.State(t, key)}; after != c.after {
 				t.Errorf("then they are %v, want %v", after, c.after)
 			}
 		})
@@ -136,25 +125,24 @@ func TestActsInAllStoresThatHaveTheKey(t *testing.T) {
 // What is in a second store is shown, too: else nobody could know of it.
 func TestShowsTheKeyOfAllStores(t *testing.T) {
 	a, b := operate(t, "a"), operate(t, "b")
-	key := a.put(t, claimed{id: "k", state: idempotency.Held})
-	b.put(t, claimed{id: "k", state: idempotency.Complete})
-	var shown Record
-	wantRecord(t, "/dedup/keys/"+key.String()+"?body=true", &shown)
+	key := a.Put(t, admintest.Run{ID: "k", State: idempotency.Held})
+	b.Put(t, admintest.Run{ID: "k", State: idempotency.Complete})
+	shown := wantRecord(t, "/dedup/keys/"+key.String()+"?body=true")
 	if len(shown.Others) != 1 || !strings.HasSuffix(shown.Store, " a") || shown.State != "held" || !strings.HasSuffix(shown.Others[0].Store, " b") ||
 		shown.Others[0].State != "complete" || shown.Others[0].Response == nil || len(shown.Others[0].Others) > 0 {
 		t.Errorf("it is shown as %+v", shown)
 	}
 	wantAsked(t, "DELETE", "/dedup/keys/"+key.String(), "", 204)
-	if a.state(t, key) != "none" || b.state(t, key) != "none" {
-		t.Errorf("deleted it is %s and %s", a.state(t, key), b.state(t, key))
+	if a.State(t, key) != "none" || b.State(t, key) != "none" {
+		t.Errorf("deleted it is %s and %s", a.State(t, key), b.State(t, key))
 	}
 }
 
 // Nobody knows what is missing while a store is away, but what the others have is known.
 func TestLookupWhileAStoreIsAwayHasWhatOthersHave(t *testing.T) {
 	a, b := operate(t, "a", "default"), operate(t, "b", "default")
-	b.put(t, claimed{id: "in b", state: idempotency.Held})
-	a.away.Store(true)
+	b.Put(t, admintest.Run{ID: "in b", State: idempotency.Held})
+	a.Away.Store(true)
 	got := wantAsked(t, "POST", "/dedup/lookup", `{"ids":["in b","elsewhere"]}`, 503)
 	if !slices.Equal(got.ids(), []string{"in b"}) || got.Missing != nil {
 		t.Errorf("it has %s", got.text)

@@ -4,6 +4,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/caddy-dedup/caddy-dedup/internal/admin/admintest"
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
 
@@ -24,10 +25,9 @@ func TestCompletesWithAResponse(t *testing.T) {
 		"a failure":          {idempotency.Held, `{"status":599,"body":"no"}`, 599, "text/plain", "no"},
 		"as large as can be": {idempotency.Held, `{"body":"` + strings.Repeat(`\u0001`, MaxCompleteBody) + `"}`, 200, "text/plain", strings.Repeat("\x01", MaxCompleteBody)},
 	} {
-		target := "/dedup/keys/" + o.put(t, claimed{id: name, state: c.state, reason: "EOF"}).String()
+		target := "/dedup/keys/" + o.Put(t, admintest.Run{ID: name, State: c.state, Reason: "EOF"}).String()
 		wantAsked(t, "POST", target+"/complete?state="+string(c.state), c.body, 204)
-		var shown Record
-		wantRecord(t, target+"?body=true", &shown)
+		shown := wantRecord(t, target+"?body=true")
 		if shown.State != "complete" || shown.Status != c.status || shown.Reason != "completed by 192.0.2.1" || shown.ExecutionID != "execution of "+name {
 			t.Errorf("%s: the record is %+v", name, shown)
 		}
@@ -40,13 +40,13 @@ func TestCompletesWithAResponse(t *testing.T) {
 // Of a key in two stores, the record that is complete already is named, and left alone.
 func TestCompletesInAllStoresThatHaveTheKey(t *testing.T) {
 	a, b := operate(t, "a"), operate(t, "b")
-	key := a.put(t, claimed{id: "k", state: idempotency.Held})
-	b.put(t, claimed{id: "k", state: idempotency.Complete})
+	key := a.Put(t, admintest.Run{ID: "k", State: idempotency.Held})
+	b.Put(t, admintest.Run{ID: "k", State: idempotency.Complete})
 	got := wantAsked(t, "POST", "/dedup/keys/"+key.String()+"/complete", "{}", 409)
 	if got.Code != "complete" || len(got.Outcomes) != 2 || !got.Outcomes[0].Done || got.Outcomes[1].Done {
 		t.Errorf("it was done as %s", got.text)
 	}
-	if a.state(t, key) != idempotency.Complete {
-		t.Errorf("in a store that has it held it is %s", a.state(t, key))
+	if a.State(t, key) != idempotency.Complete {
+		t.Errorf("in a store that has it held it is %s", a.State(t, key))
 	}
 }

@@ -9,22 +9,23 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/caddy-dedup/caddy-dedup/internal/admin/admintest"
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
 
 func TestListByFilters(t *testing.T) {
 	o := operate(t, "one", "default")
-	for _, c := range []claimed{
-		{provider: "github", id: "running"},
-		{provider: "github", id: "gone", lease: -time.Hour},
-		{provider: "github", id: "done", state: idempotency.Complete},
-		{provider: "stripe", id: "done", state: idempotency.Complete, route: "/other"},
-		{id: "failed", path: "/orders", state: idempotency.Released},
-		{id: "unknown", state: idempotency.Held},
+	for _, c := range []admintest.Run{
+		{Provider: "github", ID: "running"},
+		{Provider: "github", ID: "gone", Lease: -time.Hour},
+		{Provider: "github", ID: "done", State: idempotency.Complete},
+		{Provider: "stripe", ID: "done", State: idempotency.Complete, Route: "/other"},
+		{ID: "failed", Path: "/orders", State: idempotency.Released},
+		{ID: "unknown", State: idempotency.Held},
 	} {
-		o.put(t, c)
+		o.Put(t, c)
 	}
-	o.damaged[o.put(t, claimed{provider: "github", id: "broken"})] = true
+	o.Damaged[o.Put(t, admintest.Run{Provider: "github", ID: "broken"})] = true
 	for query, want := range map[string][]string{
 		"":                                  {"", "done", "done", "failed", "gone", "running", "unknown"},
 		"state=in_flight":                   {"running"},
@@ -59,10 +60,10 @@ func TestListByFilters(t *testing.T) {
 		}
 	}
 	broken := wantAsked(t, "GET", "/dedup/keys?delivery_id=broken", "", 200).Keys[0]
-	if broken.State != "unreadable" || !strings.Contains(broken.Unreadable, "it is damaged") {
+	if broken.State != "unreadable" || !strings.Contains(broken.Unreadable, "it is <damaged>") {
 		t.Errorf("a record that cannot be read is shown as %+v", broken)
 	}
-	if again := askAdmin(t, "GET", "/dedup/keys/"+broken.Key, ""); again.status != 200 || !strings.Contains(again.text, "it is damaged") {
+	if again := askAdmin(t, "GET", "/dedup/keys/"+broken.Key, ""); again.status != 200 || !strings.Contains(again.text, "it is <damaged>") {
 		t.Errorf("asked for by its key it is %d %s", again.status, again.text)
 	}
 }
@@ -120,11 +121,11 @@ func TestListPagesOverAllStores(t *testing.T) {
 		if i%3 == 0 {
 			o = b
 		}
-		c := claimed{id: "same", route: fmt.Sprint(i)}
+		c := admintest.Run{ID: "same", Route: fmt.Sprint(i)}
 		if i%2 == 0 {
-			c.state = idempotency.Held
+			c.State = idempotency.Held
 		}
-		want[o.put(t, c).String()] = c.state == idempotency.Held
+		want[o.Put(t, c).String()] = c.State == idempotency.Held
 	}
 	if page := wantAsked(t, "GET", "/dedup/keys", "", 200); len(page.Keys) != 100 || page.Next == "" {
 		t.Errorf("without a limit a page has %d keys, and %q is next; want 100, and a next one", len(page.Keys), page.Next)
@@ -162,12 +163,12 @@ func TestNewestOfTheWholeStoreFirst(t *testing.T) {
 			if i%3 == 0 {
 				o = b
 			}
-			want = append(want, o.put(t, claimed{id: fmt.Sprint(i)}).String())
+			want = append(want, o.Put(t, admintest.Run{ID: fmt.Sprint(i)}).String())
 			time.Sleep(time.Millisecond) // records have no finer time
 		}
-		a.damaged[a.put(t, claimed{id: "broken"})] = true
-		a.put(t, claimed{id: "twice"})
-		b.put(t, claimed{id: "twice"}) // the same key, claimed at the same time
+		a.Damaged[a.Put(t, admintest.Run{ID: "broken"})] = true
+		a.Put(t, admintest.Run{ID: "twice"})
+		b.Put(t, admintest.Run{ID: "twice"}) // the same key, claimed at the same time
 		first := wantAsked(t, "GET", "/dedup/keys?limit=3", "", 200)
 		if first.Keys[0].State != "unreadable" || first.Keys[1].DeliveryID != "twice" || first.Keys[2].DeliveryID != "twice" {
 			t.Fatalf("the list begins with %s", first.text)
@@ -186,23 +187,23 @@ func TestListThatIsOutOfTimeIsIncomplete(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, b := operate(t, "a", "default"), operate(t, "b", "default")
 		for i := range 3 * walkBatch {
-			a.put(t, claimed{id: fmt.Sprint(i)})
+			a.Put(t, admintest.Run{ID: fmt.Sprint(i)})
 		}
-		b.put(t, claimed{id: "elsewhere", state: idempotency.Held})
-		a.delay = WalkTimeout - time.Millisecond
+		b.Put(t, admintest.Run{ID: "elsewhere", State: idempotency.Held})
+		a.Delay = WalkTimeout - time.Millisecond
 		began := time.Now()
 		got := wantAsked(t, "GET", "/dedup/keys?state=held", "", 200)
-		if took := time.Since(began); took != 2*a.delay {
+		if took := time.Since(began); took != 2*a.Delay {
 			t.Errorf("it took %v", took)
 		}
 		if !slices.Equal(got.ids(), []string{"elsewhere"}) || !got.Incomplete || got.Seen != 2*walkBatch+1 {
 			t.Errorf("listed %s", got.text)
 		}
-		a.delay = FindTimeout + time.Millisecond
+		a.Delay = FindTimeout + time.Millisecond
 		if got := wantAsked(t, "POST", "/dedup/lookup", `{"ids":["elsewhere"]}`, 200); !slices.Equal(got.ids(), []string{"elsewhere"}) {
 			t.Errorf("looked up %s", got.text)
 		}
-		a.delay = 0
+		a.Delay = 0
 		if got := wantAsked(t, "GET", "/dedup/keys?state=held", "", 200); got.Incomplete || got.Seen != 0 {
 			t.Errorf("listed %s", got.text)
 		}
@@ -215,10 +216,10 @@ func TestListInTheOrderOfStoresGoesOn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := operate(t, "a", "default")
 		for i := range walkBatch + 10 {
-			o.put(t, claimed{id: fmt.Sprint(i)})
+			o.Put(t, admintest.Run{ID: fmt.Sprint(i)})
 		}
-		o.put(t, claimed{id: "wanted", state: idempotency.Held})
-		o.delay = listTimeout
+		o.Put(t, admintest.Run{ID: "wanted", State: idempotency.Held})
+		o.Delay = listTimeout
 		pages, found := 0, 0
 		for cursor := ""; pages == 0 || cursor != ""; pages++ {
 			page := wantAsked(t, "GET", "/dedup/keys?state=held&order=store&cursor="+cursor, "", 200)
@@ -234,9 +235,9 @@ func TestListInTheOrderOfStoresGoesOn(t *testing.T) {
 // Keys that were claimed under observe are found by their ID, and marked.
 func TestObservedKeys(t *testing.T) {
 	o := operate(t, "a", "other", "default")
-	o.put(t, claimed{id: "7", route: "enforced"})
-	o.put(t, claimed{namespace: idempotency.ObservedNamespace("default"), id: "7", route: "observed"})
-	o.put(t, claimed{namespace: idempotency.ObservedNamespace("default"), id: "7", part: "sms"})
+	o.Put(t, admintest.Run{ID: "7", Route: "enforced"})
+	o.Put(t, admintest.Run{Namespace: idempotency.ObservedNamespace("default"), ID: "7", Route: "observed"})
+	o.Put(t, admintest.Run{Namespace: idempotency.ObservedNamespace("default"), ID: "7", Parts: []string{"sms"}})
 	for method, target := range map[string]string{"GET": "/dedup/keys?delivery_id=7", "POST": "/dedup/lookup"} {
 		got := wantAsked(t, method, target, `{"ids":["7"]}`, 200)
 		observed := 0
@@ -260,7 +261,7 @@ func TestObservedKeys(t *testing.T) {
 // The whole text of an ID counts first. Only if no record has it is it split at colons.
 func TestWholeIDBeforeItsParts(t *testing.T) {
 	o := operate(t, "a", "default")
-	o.put(t, claimed{id: "uid", part: "sms"})
+	o.Put(t, admintest.Run{ID: "uid", Parts: []string{"sms"}})
 	for _, request := range [][3]string{
 		{"GET", "/dedup/keys?delivery_id=uid:sms"}, {"POST", "/dedup/lookup", `{"ids":["uid:sms"]}`},
 	} {
@@ -268,7 +269,7 @@ func TestWholeIDBeforeItsParts(t *testing.T) {
 			t.Errorf("%s %s: found %s", request[0], request[1], got.text)
 		}
 	}
-	o.put(t, claimed{id: "uid:sms", state: idempotency.Held})
+	o.Put(t, admintest.Run{ID: "uid:sms", State: idempotency.Held})
 	for _, request := range [][3]string{
 		{"GET", "/dedup/keys?delivery_id=uid:sms"}, {"POST", "/dedup/lookup", `{"ids":["uid:sms"]}`},
 	} {
@@ -287,9 +288,9 @@ func TestReasonOfARecord(t *testing.T) {
 	reasonOf := func(id string) string {
 		return wantAsked(t, "GET", "/dedup/keys?delivery_id="+id, "", 200).Keys[0].Reason
 	}
-	key := o.put(t, claimed{id: "failed", state: idempotency.Released, reason: "EOF"})
-	o.put(t, claimed{id: "gone", lease: -time.Hour})
-	o.put(t, claimed{id: "running"})
+	key := o.Put(t, admintest.Run{ID: "failed", State: idempotency.Released, Reason: "EOF"})
+	o.Put(t, admintest.Run{ID: "gone", Lease: -time.Hour})
+	o.Put(t, admintest.Run{ID: "running"})
 	for id, want := range map[string]string{"failed": "EOF", "gone": "the lease was not renewed", "running": ""} {
 		if got := reasonOf(id); got != want {
 			t.Errorf("%s: %q, want %q", id, got, want)
@@ -305,7 +306,7 @@ func TestReasonOfARecord(t *testing.T) {
 func TestFindInAllNamespaces(t *testing.T) {
 	o := operate(t, "a", "old", "new")
 	for _, namespace := range []string{"old", "new", "of others"} {
-		o.put(t, claimed{namespace: namespace, id: "7"})
+		o.Put(t, admintest.Run{Namespace: namespace, ID: "7"})
 	}
 	if got := wantAsked(t, "GET", "/dedup/keys?delivery_id=7", "", 200); len(got.Keys) != 2 {
 		t.Errorf("found %+v, want those of two namespaces", got.Keys)
@@ -317,11 +318,11 @@ func TestFindInAllNamespaces(t *testing.T) {
 
 func TestListWhileAStoreIsAway(t *testing.T) {
 	a, b := operate(t, "a", "default"), operate(t, "b", "default")
-	a.put(t, claimed{id: "in a"})
-	key := b.put(t, claimed{id: "in b", state: idempotency.Held})
-	a.away.Store(true)
+	a.Put(t, admintest.Run{ID: "in a"})
+	key := b.Put(t, admintest.Run{ID: "in b", State: idempotency.Held})
+	a.Away.Store(true)
 	if got := wantAsked(t, "GET", "/dedup/keys", "", 200); !slices.Equal(got.ids(), []string{"in b"}) ||
-		len(got.Unasked) != 1 || !strings.HasSuffix(got.Unasked[0].Store, " a") || got.Unasked[0].Error != errAway.Error() {
+		len(got.Unasked) != 1 || !strings.HasSuffix(got.Unasked[0].Store, " a") || got.Unasked[0].Error != admintest.ErrAway.Error() {
 		t.Errorf("listed %s", got.text)
 	}
 	wantAsked(t, "GET", "/dedup/keys/"+key.String(), "", 200)
@@ -335,14 +336,14 @@ func TestListWhileAStoreIsAway(t *testing.T) {
 	} {
 		got := wantAsked(t, request[0], request[1], request[2], 503)
 		if got.kind != "application/problem+json" || got.Code != "store_unavailable" || got.Status != 503 ||
-			!strings.Contains(got.Detail, "a: "+errAway.Error()) {
+			!strings.Contains(got.Detail, "a: "+admintest.ErrAway.Error()) {
 			t.Errorf("%s %s: %s %s", request[0], request[1], got.kind, got.text)
 		}
 	}
 	if got := askAdmin(t, "GET", "/dedup/ready", ""); len(got.Stores) != 2 || got.Stores[0].Ready || !got.Stores[1].Ready {
 		t.Errorf("of the stores it says %+v", got.Stores)
 	}
-	a.away.Store(false)
+	a.Away.Store(false)
 	if got := wantAsked(t, "GET", "/dedup/ready", "", 200); len(got.Stores) != 2 || !got.Stores[0].Ready {
 		t.Errorf("of the stores it says %+v", got.Stores)
 	}
@@ -352,10 +353,10 @@ func TestListWhileAStoreIsAway(t *testing.T) {
 // away when a run ended. That keeps nobody from the others.
 func TestStoreOutOfUseIsAway(t *testing.T) {
 	a, b := operate(t, "a", "default"), operate(t, "b", "default")
-	a.put(t, claimed{id: "in a"})
-	b.put(t, claimed{id: "in b", state: idempotency.Held})
-	a.away.Store(true)
-	open[0].unused = true
+	a.Put(t, admintest.Run{ID: "in a"})
+	b.Put(t, admintest.Run{ID: "in b", State: idempotency.Held})
+	a.Away.Store(true)
+	open[0].Unused = true
 	if got := wantAsked(t, "GET", "/dedup/ready", "", 200); len(got.Stores) != 1 || !strings.HasSuffix(got.Stores[0].Store, " b") {
 		t.Errorf("of the stores it says %+v", got.Stores)
 	}
@@ -372,7 +373,7 @@ func TestStoreOutOfUseIsAway(t *testing.T) {
 			t.Errorf("%s %s: %s", request.method, request.target, got.text)
 		}
 	}
-	a.away.Store(false)
+	a.Away.Store(false)
 	if got := wantAsked(t, "POST", "/dedup/lookup", `{"ids":["in a"]}`, 200); !slices.Equal(got.ids(), []string{"in a"}) || got.Unasked != nil {
 		t.Errorf("with the store it has %s", got.text)
 	}
@@ -396,9 +397,9 @@ func TestNoStoreIsOpen(t *testing.T) {
 // A lookup with bodies has those that are small and JSON.
 func TestLookupWithBodies(t *testing.T) {
 	o := operate(t, "a", "default")
-	o.put(t, claimed{id: "running"})
-	o.put(t, claimed{id: "text", state: idempotency.Complete})
-	o.put(t, claimed{id: "json", state: idempotency.Complete, json: `{"id": 1}`})
+	o.Put(t, admintest.Run{ID: "running"})
+	o.Put(t, admintest.Run{ID: "text", State: idempotency.Complete})
+	o.Put(t, admintest.Run{ID: "json", State: idempotency.Complete, Status: 201, Header: map[string][]string{"Content-Type": {"application/json"}}, Body: `{"id": 1}`})
 	for query, want := range map[string]string{"": "", "?body=false": "", "?body=true": `json={"id": 1}`} {
 		got := ""
 		for _, r := range wantAsked(t, "POST", "/dedup/lookup"+query, `{"ids":["running","text","json"]}`, 200).Keys {
@@ -414,12 +415,12 @@ func TestLookupWithBodies(t *testing.T) {
 
 func TestLookupOfManyIDs(t *testing.T) {
 	o := operate(t, "a", "default")
-	o.put(t, claimed{provider: "github", id: "1", state: idempotency.Complete})
-	o.put(t, claimed{provider: "stripe", id: "1", route: "/other"})
-	o.put(t, claimed{provider: "stripe", id: "2"})
-	o.damaged[o.put(t, claimed{provider: "github", id: "3"})] = true
-	o.put(t, claimed{id: "uid", part: "mail"})
-	o.put(t, claimed{id: "uid", part: "sms"})
+	o.Put(t, admintest.Run{Provider: "github", ID: "1", State: idempotency.Complete})
+	o.Put(t, admintest.Run{Provider: "stripe", ID: "1", Route: "/other"})
+	o.Put(t, admintest.Run{Provider: "stripe", ID: "2"})
+	o.Damaged[o.Put(t, admintest.Run{Provider: "github", ID: "3"})] = true
+	o.Put(t, admintest.Run{ID: "uid", Parts: []string{"mail"}})
+	o.Put(t, admintest.Run{ID: "uid", Parts: []string{"sms"}})
 	for body, want := range map[string][2][]string{
 		`{"ids":["1","4","2","1","4"]}`:            {{"1", "1", "2"}, {"4"}},
 		`{"ids":["2","1"],"provider":"github"}`:    {{"1"}, {"2"}},

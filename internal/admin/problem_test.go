@@ -5,15 +5,16 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/caddy-dedup/caddy-dedup/internal/admin/admintest"
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
 
 func TestAdminMistakes(t *testing.T) {
 	o := operate(t, "a", "default")
-	running := o.put(t, claimed{id: "running"}).String()
-	held := o.put(t, claimed{id: "held", state: idempotency.Held}).String()
-	done := o.put(t, claimed{id: "done", state: idempotency.Complete}).String()
-	broken := o.put(t, claimed{id: "broken", state: idempotency.Held})
+	running := o.Put(t, admintest.Run{ID: "running"}).String()
+	held := o.Put(t, admintest.Run{ID: "held", State: idempotency.Held}).String()
+	done := o.Put(t, admintest.Run{ID: "done", State: idempotency.Complete}).String()
+	broken := o.Put(t, admintest.Run{ID: "broken", State: idempotency.Held})
 	unknown := strings.Repeat("0", 64)
 	_, storesOwn, err := o.List(t.Context(), "", 1)
 	if err != nil {
@@ -119,7 +120,7 @@ func TestAdminMistakes(t *testing.T) {
 // A 405 says which methods its path takes (RFC 9110, section 15.5.6), and no other mistake does.
 func TestWrongMethodNamesTheRightOnes(t *testing.T) {
 	o := operate(t, "a")
-	key := o.put(t, claimed{id: "held", state: idempotency.Held}).String()
+	key := o.Put(t, admintest.Run{ID: "held", State: idempotency.Held}).String()
 	for _, c := range []struct {
 		method, target, allow string
 	}{

@@ -10,12 +10,13 @@ import (
 	"testing"
 	"time"
 
+	"github.com/caddy-dedup/caddy-dedup/internal/admin/admintest"
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
 
 // Each state has one word, which operators see in records and in the log.
 func TestShownStates(t *testing.T) {
-	now, operated := time.Now(), new(opened)
+	now, operated := time.Now(), new(admintest.Store)
 	for _, state := range []idempotency.State{idempotency.InFlight, idempotency.Complete, idempotency.Released, idempotency.Held} {
 		for _, left := range []time.Duration{time.Second, 0, -time.Hour} {
 			for _, hold := range []bool{false, true} {

@@ -19,8 +19,8 @@ func TestComplete(t *testing.T) {
 		}
 		return "@" + path
 	}
-	heldKey := idempotency.Identity{Namespace: "default", ID: "one"}.Key().String()
-	completeKey := idempotency.Identity{Namespace: "default", ID: "two"}.Key().String()
+	heldKey := idempotency.Identity{Namespace: "default", Scope: []string{""}, ID: "one"}.Key().String()
+	completeKey := idempotency.Identity{Namespace: "default", Scope: []string{""}, ID: "two"}.Key().String()
 	largest := strings.Repeat("x", admin.MaxCompleteBody)
 	for name, c := range map[string]struct {
 		args   []string
@@ -49,14 +49,14 @@ func TestComplete(t *testing.T) {
 			held := r.a.put(t, "", "one", "run 1", idempotency.Held)
 			r.a.put(t, "", "two", "run 2", idempotency.Complete)
 			r.want(t, c.status, append([]string{"complete"}, c.args...), c.says)
-			record, _, err := r.a.store.Lookup(t.Context(), held)
+			record, _, err := r.a.Records.Lookup(t.Context(), held)
 			if err != nil || (record.State == idempotency.Complete) != (c.kept != "") {
 				t.Fatalf("it is %+v, %v", record, err)
 			}
 			if c.kept == "" {
 				return
 			}
-			response, err := r.a.store.Response(t.Context(), held, record.Token)
+			response, err := r.a.Records.Response(t.Context(), held, record.Token)
 			if err != nil {
 				t.Fatal(err)
 			}

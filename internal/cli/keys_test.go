@@ -3,134 +3,45 @@ package cli
 import (
 	"bytes"
 	"cmp"
-	"context"
-	"crypto/rand"
 	"errors"
 	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
 
 	caddycmd "github.com/caddyserver/caddy/v2/cmd"
 	"github.com/spf13/cobra"
-	"go.uber.org/zap"
 
 	"github.com/caddy-dedup/caddy-dedup/internal/admin"
-	"github.com/caddy-dedup/caddy-dedup/internal/engine"
+	"github.com/caddy-dedup/caddy-dedup/internal/admin/admintest"
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
-	"github.com/caddy-dedup/caddy-dedup/internal/store/memory"
 )
 
-// operated is a memory store as the admin API has it. It can be away.
-type operated struct {
-	*engine.Engine
-	store idempotency.Store
-	name  string
-	away  *atomic.Bool
-}
-
-func (o *operated) Key() string          { return o.name }
-func (o *operated) Name() string         { return o.name }
-func (o *operated) Namespaces() []string { return []string{"default"} }
-func (o *operated) InUse() bool          { return true }
-func (o *operated) Leave()               {}
-
-type awayStore struct {
-	idempotency.Store
-	away *atomic.Bool
-}
-
-var errAway = errors.New("it is away")
-
-func (s awayStore) Ready(ctx context.Context) error {
-	if s.away.Load() {
-		return errAway
-	}
-	return s.Store.Ready(ctx)
-}
-
-func (s awayStore) Lookup(ctx context.Context, key idempotency.Key) (*idempotency.Record, time.Time, error) {
-	if s.away.Load() {
-		return nil, time.Time{}, errAway
-	}
-	return s.Store.Lookup(ctx, key)
-}
-
-func (s awayStore) Find(ctx context.Context, of []idempotency.KeyPrefix, cursor string, limit int) ([]idempotency.Listed, string, error) {
-	if s.away.Load() {
-		return nil, "", errAway
-	}
-	return s.Store.Find(ctx, of, cursor, limit)
-}
-
-func (s awayStore) List(ctx context.Context, cursor string, limit int) ([]idempotency.Listed, string, error) {
-	if s.away.Load() {
-		return nil, "", errAway
-	}
-	return s.Store.List(ctx, cursor, limit)
-}
+// operated is a store that the admin API asks.
+type operated struct{ *admintest.Store }
 
 // put writes a record of a run that has ended so: "" for one that goes on.
-func (o *operated) put(t *testing.T, provider, id, execution string, state idempotency.State) idempotency.Key {
+func (o operated) put(t *testing.T, provider, id, execution string, state idempotency.State) idempotency.Key {
 	t.Helper()
-	key := idempotency.Identity{Namespace: "default", Prefix: provider, ID: id}.Key()
-	claimed, err := o.store.Claim(t.Context(), idempotency.Claim{
-		Key: key, Token: execution, ExecutionID: execution, Origin: idempotency.Origin{Provider: provider, DeliveryID: id},
-		Terms: idempotency.Terms{Lease: time.Hour, Retention: time.Hour},
-	})
-	if err == nil && state != "" {
-		s := idempotency.Settlement{State: state, Counted: true, Retention: time.Hour}
-		if state == idempotency.Complete {
-			s.Response = &idempotency.Response{Status: 201, Body: []byte("kept in " + o.name)}
-		}
-		err = o.store.Settle(t.Context(), key, claimed.Record, s)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	return key
-}
-
-func (o *operated) state(t *testing.T, key idempotency.Key) idempotency.State {
-	t.Helper()
-	record, _, err := o.store.Lookup(t.Context(), key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if record == nil {
-		return "none"
-	}
-	return record.State
+	return o.Put(t, admintest.Run{Provider: provider, ID: id, Execution: execution, State: state, Body: "kept in " + o.Name()})
 }
 
 // rig is an admin API with two stores, and what commands that ask it have said.
 type rig struct {
-	a, b   *operated
+	a, b   operated
 	url    string
 	asked  []string // the targets of the requests
 	input  io.Reader
 	output io.Writer // nil: what was printed is returned
 }
 
-func engineOf(t *testing.T, store idempotency.Store) *engine.Engine {
-	t.Helper()
-	e := engine.New(store, engine.Options{Timeout: time.Second, Logger: zap.NewNop(), NewToken: rand.Text})
-	t.Cleanup(func() { _ = e.Close() })
-	return e
-}
-
 func newRig(t *testing.T) *rig {
 	t.Helper()
-	open := func(name string) *operated {
-		store, away := memory.New(8<<20), new(atomic.Bool)
-		return &operated{engineOf(t, awayStore{store, away}), store, name, away}
-	}
-	r := &rig{a: open("store a"), b: open("store b"), input: strings.NewReader("")}
-	api := &admin.API{Open: func() []admin.Store { return []admin.Store{r.a, r.b} }, ParseDuration: time.ParseDuration}
+	r := &rig{a: operated{admintest.Open(t, "a", "default")}, b: operated{admintest.Open(t, "b", "default")}, input: strings.NewReader("")}
+	api := &admin.API{Open: func() []admin.Store { return []admin.Store{r.a.Enter(), r.b.Enter()} }, ParseDuration: time.ParseDuration}
 	mux := http.NewServeMux()
 	for _, route := range api.Routes() {
 		mux.HandleFunc(route.Pattern, func(w http.ResponseWriter, q *http.Request) {
@@ -217,10 +128,10 @@ func TestChangesOnlyWhatItShowed(t *testing.T) {
 		if strings.Contains(printed, one.String()) {
 			t.Errorf("%s says of the changed key that it was done:\n%s", command, printed)
 		}
-		if state := r.a.state(t, one); state != idempotency.Complete {
+		if state := r.a.State(t, one); state != idempotency.Complete {
 			t.Errorf("after %s the changed key is %s", command, state)
 		}
-		if state := r.a.state(t, two); state == idempotency.Held {
+		if state := r.a.State(t, two); state == idempotency.Held {
 			t.Errorf("%s has not taken the other", command)
 		}
 	}
@@ -230,23 +141,23 @@ func TestStoreThatIsAwayHidesNoOther(t *testing.T) {
 	r := newRig(t)
 	key := r.a.put(t, "", "here", "run 1", idempotency.Held)
 	r.a.put(t, "", "also here", "run 2", idempotency.Complete)
-	r.b.away.Store(true)
-	printed, _ := r.want(t, 3, []string{"show", "here", "also here", "nowhere"}, "store b: "+errAway.Error())
+	r.b.Away.Store(true)
+	printed, _ := r.want(t, 3, []string{"show", "here", "also here", "nowhere"}, "store b: "+admintest.ErrAway.Error())
 	for _, word := range []string{"run 1", "run 2", "held", "complete"} {
 		if !strings.Contains(printed, word) {
 			t.Errorf("show does not print %q:\n%s", word, printed)
 		}
 	}
 	for _, command := range []string{"release", "forget"} {
-		r.want(t, 3, []string{command, "--yes", "here", "nowhere"}, "store b: "+errAway.Error(), key.String(), "held", "nothing was changed", "hex")
-		r.want(t, 3, []string{command, "nowhere"}, "store b: "+errAway.Error(), "nothing was changed")
-		if state := r.a.state(t, key); state != idempotency.Held {
+		r.want(t, 3, []string{command, "--yes", "here", "nowhere"}, "store b: "+admintest.ErrAway.Error(), key.String(), "held", "nothing was changed", "hex")
+		r.want(t, 3, []string{command, "nowhere"}, "store b: "+admintest.ErrAway.Error(), "nothing was changed")
+		if state := r.a.State(t, key); state != idempotency.Held {
 			t.Fatalf("%s has made it %s", command, state)
 		}
 	}
 	r.want(t, 0, []string{"show", key.String()}, "held")
 	r.want(t, 0, []string{"release", key.String()}, "released", "was held")
-	if state := r.a.state(t, key); state != idempotency.Released {
+	if state := r.a.State(t, key); state != idempotency.Released {
 		t.Errorf("by its key it is %s", state)
 	}
 }
@@ -258,7 +169,7 @@ func TestProviderCountsForAKeyToo(t *testing.T) {
 		r.want(t, 1, []string{command, "--provider", "stripe", key.String()}, "no key and no delivery ID", "of stripe")
 		r.want(t, 2, []string{command, "--provider", "", key.String()}, "--provider")
 	}
-	if state := r.a.state(t, key); state != idempotency.Held {
+	if state := r.a.State(t, key); state != idempotency.Held {
 		t.Errorf("it is %s", state)
 	}
 	r.want(t, 0, []string{"show", "--provider", "github", key.String()}, "held")
@@ -280,20 +191,10 @@ func TestTheFirstDigitsAreNoKey(t *testing.T) {
 func TestReleaseBesideAnObservedKey(t *testing.T) {
 	r := newRig(t)
 	held := r.a.put(t, "github", "one", "run 1", idempotency.Held)
-	observed := idempotency.Identity{Namespace: idempotency.ObservedNamespace("default"), Prefix: "github", ID: "one"}.Key()
-	claimed, err := r.a.store.Claim(t.Context(), idempotency.Claim{
-		Key: observed, Token: "t", ExecutionID: "run 2", Origin: idempotency.Origin{Provider: "github", DeliveryID: "one"},
-		Terms: idempotency.Terms{Lease: time.Hour, Retention: time.Hour},
-	})
-	if err == nil {
-		err = r.a.store.Settle(t.Context(), observed, claimed.Record, idempotency.Settlement{State: idempotency.Held, Retention: time.Hour})
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	observed := r.a.Put(t, admintest.Run{Namespace: idempotency.ObservedNamespace("default"), Provider: "github", ID: "one", State: idempotency.Held})
 	r.want(t, 0, []string{"show", "one"}, held.String(), observed.String(), "held (observed)")
 	r.want(t, 0, []string{"release", "one"}, held.String())
-	if got := r.a.state(t, observed); got != idempotency.Held {
+	if got := r.a.State(t, observed); got != idempotency.Held {
 		t.Errorf("the observed key is %s", got)
 	}
 	r.want(t, 0, []string{"forget", observed.String()}, observed.String())
@@ -309,54 +210,35 @@ func TestKeyInTwoStores(t *testing.T) {
 		r.want(t, 2, []string{"release", name}, "STORE", "store a", "store b", "2 keys")
 	}
 	r.want(t, 0, []string{"release", "--yes", key.String()}, "(was held in store a)", "(was complete in store b)")
-	if r.a.state(t, key) != idempotency.Released || r.b.state(t, key) != idempotency.Released {
-		t.Errorf("they are %s and %s", r.a.state(t, key), r.b.state(t, key))
+	if r.a.State(t, key) != idempotency.Released || r.b.State(t, key) != idempotency.Released {
+		t.Errorf("they are %s and %s", r.a.State(t, key), r.b.State(t, key))
 	}
 	r.want(t, 0, []string{"forget", "--yes", "--json", "one"}, `"state_was":"released","store":"store a"`, `"store":"store b"`)
-	if r.a.state(t, key) != "none" || r.b.state(t, key) != "none" {
-		t.Errorf("they are %s and %s", r.a.state(t, key), r.b.state(t, key))
+	if r.a.State(t, key) != "none" || r.b.State(t, key) != "none" {
+		t.Errorf("they are %s and %s", r.a.State(t, key), r.b.State(t, key))
 	}
-}
-
-// unreadableStore is one whose records cannot be read.
-type unreadableStore struct{ idempotency.Store }
-
-func (s unreadableStore) Find(ctx context.Context, of []idempotency.KeyPrefix, cursor string, limit int) ([]idempotency.Listed, string, error) {
-	page, next, err := s.Store.Find(ctx, of, cursor, limit)
-	for i, listed := range page {
-		page[i] = idempotency.Listed{Key: listed.Key, Unreadable: &idempotency.UnreadableError{Where: "record", Err: errors.New("it is damaged")}}
-	}
-	return page, next, err
-}
-
-func (s unreadableStore) Forget(ctx context.Context, key idempotency.Key, seen idempotency.Precondition) error {
-	if seen.State == idempotency.Unreadable {
-		seen = idempotency.Precondition{}
-	}
-	return s.Store.Forget(ctx, key, seen)
 }
 
 // One request is for all stores that have what was seen. It is done in all of them, and said.
 func TestWhatSeveralStoresHaveIsChangedOnce(t *testing.T) {
 	for name, before := range map[string]func(t *testing.T, r *rig) idempotency.Key{
 		"one store with two names": func(t *testing.T, r *rig) idempotency.Key {
-			r.b = &operated{r.a.Engine, r.a.store, "store b", r.a.away}
+			r.b = operated{r.a.As("b")}
 			return r.a.put(t, "", "one", "run 1", idempotency.Complete)
 		},
 		"records that cannot be read": func(t *testing.T, r *rig) idempotency.Key {
-			for _, o := range []*operated{r.a, r.b} {
-				o.Engine = engineOf(t, unreadableStore{o.store})
-			}
-			r.a.put(t, "", "one", "run 1", idempotency.Complete)
-			return r.b.put(t, "", "one", "run 2", idempotency.Complete)
+			key := r.a.put(t, "", "one", "run 1", idempotency.Complete)
+			r.b.put(t, "", "one", "run 2", idempotency.Complete)
+			r.a.Damaged[key], r.b.Damaged[key] = true, true
+			return key
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := newRig(t)
 			key := before(t, r)
 			r.want(t, 0, []string{"forget", "--yes", "one"}, "in store a)", "in store b)")
-			if r.a.state(t, key) != "none" || r.b.state(t, key) != "none" {
-				t.Errorf("they are %s and %s", r.a.state(t, key), r.b.state(t, key))
+			if r.a.State(t, key) != "none" || r.b.State(t, key) != "none" {
+				t.Errorf("they are %s and %s", r.a.State(t, key), r.b.State(t, key))
 			}
 		})
 	}

@@ -8,19 +8,9 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/caddy-dedup/caddy-dedup/internal/admin/admintest"
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
-
-func (r *rig) stateOf(key idempotency.Key) idempotency.State {
-	record, _, err := r.store.Store.Lookup(r.t.Context(), key)
-	if err != nil {
-		r.t.Fatal(err)
-	}
-	if record == nil {
-		return "none"
-	}
-	return record.State
-}
 
 func TestActsByForms(t *testing.T) {
 	r := newRig(t)
@@ -33,13 +23,13 @@ func TestActsByForms(t *testing.T) {
 		{"Complete…", "The key is complete.", idempotency.Complete, 200},
 		{"Forget…", "The record is gone.", "none", 200},
 	} {
-		key := r.store.put(t, put{id: "held " + c.do, state: idempotency.Held})
+		key := r.store.Put(t, admintest.Run{ID: "held " + c.do, State: idempotency.Held})
 		found := r.want(http.StatusOK, url.Values{"q": {"held " + c.do}, "state": {"held"}}.Encode())
 		asks := r.want(http.StatusOK, found.link(c.do))
 		if got, verb := asks.words("confirm-title"), strings.TrimSuffix(c.do, "…"); got != verb+" held "+c.do+" ?" {
 			t.Errorf("the question is %q", got)
 		}
-		if got := r.stateOf(key); got != idempotency.Held {
+		if got := r.store.State(t, key); got != idempotency.Held {
 			t.Fatalf("a GET has made it %s", got)
 		}
 		done := r.confirmed(asks, nil)
@@ -47,7 +37,7 @@ func TestActsByForms(t *testing.T) {
 		if done.Code != http.StatusSeeOther || !strings.HasPrefix(location, "?") {
 			t.Fatalf("got %d to %q: %s", done.Code, location, done.text)
 		}
-		if got := r.stateOf(key); got != c.after {
+		if got := r.store.State(t, key); got != c.after {
 			t.Errorf("%s: it is %s, want %s", c.do, got, c.after)
 		}
 		location, _, _ = strings.Cut(location, "#")
@@ -64,7 +54,7 @@ func TestCompletesWithAStatusOnly(t *testing.T) {
 	for status, code := range map[string]int{
 		"204": 303, "599": 303, "199": 400, "600": 400, "": 400, "2e2": 400, "ok": 400,
 	} {
-		key := r.store.put(t, put{id: "status " + status, state: idempotency.Held})
+		key := r.store.Put(t, admintest.Run{ID: "status " + status, State: idempotency.Held})
 		asks := r.want(http.StatusOK, "key="+key.String()+"&do=complete")
 		if !strings.Contains(asks.words("confirm-title"), "Complete status "+status) {
 			t.Errorf("the question is %q", asks.words("confirm-title"))
@@ -77,14 +67,14 @@ func TestCompletesWithAStatusOnly(t *testing.T) {
 		if a.Code != code {
 			t.Errorf("status %q: got %d, want %d: %s", status, a.Code, code, a.words("main"))
 		}
-		record, _, err := r.store.Store.Lookup(t.Context(), key)
+		record, _, err := r.store.Records.Lookup(t.Context(), key)
 		if err != nil || (record.State == idempotency.Complete) != (code == 303) {
 			t.Fatalf("status %q: it is %+v, %v", status, record, err)
 		}
 		if code == 400 {
 			continue
 		}
-		response, err := r.store.Store.Response(t.Context(), key, record.Token)
+		response, err := r.store.Records.Response(t.Context(), key, record.Token)
 		if err != nil || response == nil || strconv.Itoa(response.Status) != status || len(response.Header)+len(response.Body) > 0 {
 			t.Errorf("status %q: the response is %+v, %v", status, response, err)
 		}
@@ -94,7 +84,7 @@ func TestCompletesWithAStatusOnly(t *testing.T) {
 // What another site can make a browser send changes nothing.
 func TestForgedRequestsChangeNothing(t *testing.T) {
 	r := newRig(t)
-	key := r.store.put(t, put{id: "held", state: idempotency.Held})
+	key := r.store.Put(t, admintest.Run{ID: "held", State: idempotency.Held})
 	asks := r.want(http.StatusOK, "key="+key.String()+"&do=release")
 	for name, change := range map[string]func(*http.Request, url.Values){
 		"another site":          func(q *http.Request, _ url.Values) { q.Header.Set("Sec-Fetch-Site", "cross-site") },
@@ -122,8 +112,8 @@ func TestForgedRequestsChangeNothing(t *testing.T) {
 	for _, target := range []string{"/?key=" + key.String() + "&do=release", "/?do=forget&key=" + key.String()} {
 		r.ask(httptest.NewRequest(http.MethodGet, target, nil))
 	}
-	if r.stateOf(key) != idempotency.Held {
-		t.Errorf("it is %s", r.stateOf(key))
+	if r.store.State(t, key) != idempotency.Held {
+		t.Errorf("it is %s", r.store.State(t, key))
 	}
 	if a := r.confirmed(asks, nil); a.Code != http.StatusSeeOther { // the form itself was right
 		t.Errorf("got %d", a.Code)
@@ -139,20 +129,20 @@ func TestActsThatCannotBe(t *testing.T) {
 	}{
 		"a run has begun": {func(key idempotency.Key) {
 			_ = r.store.Forget(t.Context(), key, idempotency.Precondition{})
-			r.store.put(t, put{id: "k"})
+			r.store.Put(t, admintest.Run{ID: "k"})
 		}, 409, "A run is in flight"},
 		"it is gone":               {func(key idempotency.Key) { _ = r.store.Forget(t.Context(), key, idempotency.Precondition{}) }, 404, "any more"},
-		"the store is unavailable": {func(idempotency.Key) { r.store.unavailable.Store(true) }, 503, "the <store> is unavailable"},
+		"the store is unavailable": {func(idempotency.Key) { r.store.Away.Store(true) }, 503, "the <store> is away"},
 	} {
-		key := r.store.put(t, put{id: "k", state: idempotency.Held})
+		key := r.store.Put(t, admintest.Run{ID: "k", State: idempotency.Held})
 		asks := r.want(http.StatusOK, "key="+key.String()+"&do=release")
 		c.before(key)
 		a := r.confirmed(asks, nil)
 		if a.Code != c.status || !strings.Contains(a.words("main"), c.says) {
 			t.Errorf("%s: got %d %q", name, a.Code, a.words("main"))
 		}
-		r.store.unavailable.Store(false)
-		o := r.store.Store
+		r.store.Away.Store(false)
+		o := r.store.Records
 		if record, _, _ := o.Lookup(t.Context(), key); record != nil && record.State == idempotency.InFlight {
 			if err := o.Settle(t.Context(), key, record, idempotency.Settlement{State: idempotency.Released}); err != nil {
 				t.Fatal(err)
@@ -160,15 +150,15 @@ func TestActsThatCannotBe(t *testing.T) {
 		}
 		_ = o.Forget(t.Context(), key, idempotency.Precondition{})
 	}
-	complete := r.store.put(t, put{id: "complete", state: idempotency.Complete, status: 201})
+	complete := r.store.Put(t, admintest.Run{ID: "complete", State: idempotency.Complete, Status: 201})
 	if a := r.want(http.StatusOK, "key="+complete.String()+"&do=complete"); a.byID("confirm") != nil || a.link("Complete…") != "" || a.link("Release…") == "" {
 		t.Error("a complete key may be completed")
 	}
-	released := r.store.put(t, put{id: "released", state: idempotency.Released, status: 500})
+	released := r.store.Put(t, admintest.Run{ID: "released", State: idempotency.Released, Status: 500})
 	if a := r.want(http.StatusOK, "key="+released.String()+"&do=release"); a.byID("confirm") != nil || a.link("Release…") != "" || a.link("Complete…") == "" || a.link("Forget…") == "" {
 		t.Error("a released key may be released, or not completed")
 	}
-	running := r.store.put(t, put{id: "running"})
+	running := r.store.Put(t, admintest.Run{ID: "running"})
 	if a := r.want(http.StatusOK, "key="+running.String()+"&do=release"); a.byID("confirm") != nil || a.link("Release…") != "" || a.link("Complete…") != "" || a.link("Forget…") != "" {
 		t.Error("a run in flight may be released")
 	}
@@ -178,7 +168,7 @@ func TestActsThatCannotBe(t *testing.T) {
 func TestConfirmationIsOfWhatWasShown(t *testing.T) {
 	for _, do := range []string{"release", "complete", "forget"} {
 		r := newRig(t)
-		key := r.store.put(t, put{id: "delivery", state: idempotency.Held})
+		key := r.store.Put(t, admintest.Run{ID: "delivery", State: idempotency.Held})
 		asks := r.want(http.StatusOK, "key="+key.String()+"&do=release")
 		again := r.want(http.StatusOK, "key="+key.String()+"&do="+do)
 		for name, change := range map[string]func(*http.Request, url.Values){
@@ -193,12 +183,12 @@ func TestConfirmationIsOfWhatWasShown(t *testing.T) {
 		if a := r.confirmed(asks, nil); a.Code != http.StatusSeeOther {
 			t.Fatalf("got %d: %s", a.Code, a.words("main"))
 		}
-		r.store.put(t, put{id: "delivery", state: idempotency.Complete, status: 201})
+		r.store.Put(t, admintest.Run{ID: "delivery", State: idempotency.Complete, Status: 201})
 		a := r.confirmed(again, nil)
 		if got := a.words("main"); a.Code != http.StatusConflict || !strings.Contains(got, "The key has changed since: it was held, and is complete now") {
 			t.Errorf("%s: got %d %q", do, a.Code, got)
 		}
-		if got := r.stateOf(key); got != idempotency.Complete {
+		if got := r.store.State(t, key); got != idempotency.Complete {
 			t.Errorf("%s: it is %s", do, got)
 		}
 		if a.link("The delivery as it is now") != "key="+key.String() {

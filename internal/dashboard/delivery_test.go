@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/caddy-dedup/caddy-dedup/internal/admin"
+	"github.com/caddy-dedup/caddy-dedup/internal/admin/admintest"
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
 
@@ -104,7 +105,7 @@ func TestResponsesOnlyWithBodies(t *testing.T) {
 			"\xff\x00\x01":                            "The body is not text. It has 3 bytes.",
 			strings.Repeat("0123456789abcdé", 10_000): "Only the first 64 KiB of 160 000 bytes are shown.",
 		} {
-			key := r.store.put(t, put{id: body[:min(9, len(body))], state: idempotency.Complete, status: 201, body: body, header: map[string][]string{"X-Kept": {"value"}}})
+			key := r.store.Put(t, admintest.Run{ID: body[:min(9, len(body))], State: idempotency.Complete, Status: 201, Body: body, Header: map[string][]string{"X-Kept": {"value"}}})
 			a := r.want(http.StatusOK, "key="+key.String())
 			if got := a.words("delivery"); strings.Contains(got, want) != bodies || strings.Contains(got, "X-Kept value") != bodies {
 				t.Errorf("bodies %v: the response %.20q is shown as %.2000s", bodies, body, got)

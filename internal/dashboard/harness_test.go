@@ -1,108 +1,31 @@
 package dashboard
 
 import (
-	"cmp"
-	"context"
-	"crypto/rand"
-	"errors"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
 	"strings"
-	"sync/atomic"
 	"testing"
-	"time"
 
-	"go.uber.org/zap"
 	"golang.org/x/net/html"
 
 	"github.com/caddy-dedup/caddy-dedup/internal/admin"
-	"github.com/caddy-dedup/caddy-dedup/internal/engine"
-	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
-	"github.com/caddy-dedup/caddy-dedup/internal/store/memory"
+	"github.com/caddy-dedup/caddy-dedup/internal/admin/admintest"
 )
-
-// shown is a memory store that a page shows, with an engine of its own.
-type shown struct {
-	idempotency.Store
-	unavailable atomic.Bool
-	damaged     map[idempotency.Key]bool
-	delay       time.Duration // of a list
-}
-
-// refusal is an error of a server, which writes sentences.
-type refusal string
-
-func (r refusal) Error() string { return string(r) }
-
-var errUnavailable = refusal("the <store> is unavailable.")
-
-func (s *shown) Lookup(ctx context.Context, key idempotency.Key) (*idempotency.Record, time.Time, error) {
-	switch {
-	case s.unavailable.Load():
-		return nil, time.Time{}, errUnavailable
-	case s.damaged[key]:
-		return nil, time.Time{}, damage
-	}
-	return s.Store.Lookup(ctx, key)
-}
-
-func (s *shown) Change(ctx context.Context, key idempotency.Key, c idempotency.Change) (*idempotency.Record, error) {
-	if s.unavailable.Load() {
-		return nil, errUnavailable
-	}
-	return s.Store.Change(ctx, key, c)
-}
-
-var damage = &idempotency.UnreadableError{Where: "record", Err: errors.New("it is <damaged>")}
-
-func (s *shown) listed(page []idempotency.Listed, next string, err error) ([]idempotency.Listed, string, error) {
-	time.Sleep(s.delay)
-	if s.unavailable.Load() {
-		return nil, "", errUnavailable
-	}
-	for i, l := range page {
-		if s.damaged[l.Key] {
-			page[i] = idempotency.Listed{Key: l.Key, Unreadable: damage}
-		}
-	}
-	return page, next, err
-}
-
-func (s *shown) List(ctx context.Context, cursor string, limit int) ([]idempotency.Listed, string, error) {
-	return s.listed(s.Store.List(ctx, cursor, limit))
-}
-
-func (s *shown) Find(ctx context.Context, of []idempotency.KeyPrefix, cursor string, limit int) ([]idempotency.Listed, string, error) {
-	return s.listed(s.Store.Find(ctx, of, cursor, limit))
-}
-
-// opened is such a store as the page gets it.
-type opened struct {
-	*engine.Engine
-	name  string
-	users atomic.Int64
-}
-
-func (o *opened) Key() string          { return o.name }
-func (o *opened) Name() string         { return o.name }
-func (o *opened) Namespaces() []string { return []string{"default"} }
-func (o *opened) InUse() bool          { return true }
-func (o *opened) Leave()               { o.users.Add(-1) }
 
 // rig is a page, and what it shows.
 type rig struct {
 	t      *testing.T
 	page   *Page
-	store  *shown // the first of the stores
-	all    []*opened
+	store  *admintest.Store // the first of the stores
+	all    []*admintest.Store
 	counts map[string]uint64 // by outcome
 }
 
 func newRig(t *testing.T) *rig {
 	t.Helper()
 	r := &rig{t: t, counts: make(map[string]uint64)}
-	r.store = r.open("store one")
+	r.store = r.open("one")
 	r.page = &Page{
 		Open: r.enter, History: NewHistory(func() map[string]uint64 { return r.counts }),
 	}
@@ -110,68 +33,17 @@ func newRig(t *testing.T) *rig {
 }
 
 // open opens a store of this name until the test ends.
-func (r *rig) open(name string) *shown {
-	s := &shown{Store: memory.New(1 << 30), damaged: make(map[idempotency.Key]bool)}
-	o := &opened{name: name, Engine: engine.New(s, engine.Options{Timeout: time.Minute, Logger: zap.NewNop(), NewToken: rand.Text})}
-	r.all = append(r.all, o)
-	r.t.Cleanup(func() {
-		if n := o.users.Load(); n != 0 {
-			r.t.Errorf("%s was entered %d times more than it was left", name, n)
-		}
-		if err := o.Close(); err != nil {
-			r.t.Error(err)
-		}
-	})
+func (r *rig) open(name string) *admintest.Store {
+	s := admintest.Open(r.t, name, "default")
+	r.all = append(r.all, s)
 	return s
 }
 
 func (r *rig) enter() (open []admin.Store) {
-	for _, o := range r.all {
-		o.users.Add(1)
-		open = append(open, o)
+	for _, s := range r.all {
+		open = append(open, s.Enter())
 	}
 	return open
-}
-
-// put is a record that a test wants: what was claimed, and how the run ended, "" for not.
-type put struct {
-	provider, id, route string
-	state               idempotency.State
-	status              int
-	body                string
-	header              map[string][]string
-	lease               time.Duration
-	hold                bool
-
-	namespace, path, reason string
-	parts                   []string
-}
-
-func (s *shown) put(t testing.TB, p put) idempotency.Key {
-	t.Helper()
-	if p.lease == 0 {
-		p.lease = time.Hour
-	}
-	key := idempotency.Identity{Namespace: cmp.Or(p.namespace, "default"), Scope: []string{p.route}, Prefix: p.provider, ID: p.id}.Key()
-	got, err := s.Claim(context.Background(), idempotency.Claim{
-		Key: key, Token: "secret-token", ExecutionID: "execution of " + plain(p.id) + p.route,
-		Origin: idempotency.Origin{Provider: p.provider, DeliveryID: p.id, Parts: p.parts, Method: "POST", Host: "example.com", Path: p.path},
-		Terms:  idempotency.Terms{Lease: p.lease, Retention: time.Hour, Hold: p.hold},
-	})
-	if err != nil || got.Verdict != idempotency.Proceed {
-		t.Fatalf("claim of %+v: %v, %v", p, got.Verdict, err)
-	}
-	if p.state == "" {
-		return key
-	}
-	settlement := idempotency.Settlement{State: p.state, Counted: true, Retention: time.Hour, Reason: p.reason}
-	if p.status != 0 {
-		settlement.Response = &idempotency.Response{Status: p.status, Header: p.header, Body: []byte(p.body)}
-	}
-	if err := s.Settle(context.Background(), key, got.Record, settlement); err != nil {
-		t.Fatal(err)
-	}
-	return key
 }
 
 // answer is an answer of the page.

@@ -12,24 +12,25 @@ import (
 	"golang.org/x/net/html"
 
 	"github.com/caddy-dedup/caddy-dedup/internal/admin"
+	"github.com/caddy-dedup/caddy-dedup/internal/admin/admintest"
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
 
 // filled is a page with a record of each sort.
 func filled(t *testing.T) *rig {
 	r := newRig(t)
-	for _, p := range []put{
-		{provider: "github", id: "running"},
-		{provider: "github", id: "gone", lease: -time.Second},
-		{provider: "github", id: "lost", lease: -time.Second, hold: true},
-		{provider: "github", id: "done", state: idempotency.Complete, status: 201, body: "kept"},
-		{provider: "stripe", id: "kept failure", state: idempotency.Complete, status: 502},
-		{id: "failed", state: idempotency.Released, status: 500},
-		{id: "unknown", state: idempotency.Held},
+	for _, p := range []admintest.Run{
+		{Provider: "github", ID: "running"},
+		{Provider: "github", ID: "gone", Lease: -time.Second},
+		{Provider: "github", ID: "lost", Lease: -time.Second, Hold: true},
+		{Provider: "github", ID: "done", State: idempotency.Complete, Status: 201, Body: "kept"},
+		{Provider: "stripe", ID: "kept failure", State: idempotency.Complete, Status: 502},
+		{ID: "failed", State: idempotency.Released, Status: 500},
+		{ID: "unknown", State: idempotency.Held},
 	} {
-		r.store.put(t, p)
+		r.store.Put(t, p)
 	}
-	r.store.damaged[r.store.put(t, put{id: "broken"})] = true
+	r.store.Damaged[r.store.Put(t, admintest.Run{ID: "broken"})] = true
 	r.counts["executed"], r.counts["replayed"] = 7, 3
 	return r
 }
@@ -95,7 +96,7 @@ func TestTitle(t *testing.T) {
 // reference to nothing.
 func TestStructureForAssistiveTechnology(t *testing.T) {
 	r := filled(t)
-	held := r.store.put(t, put{id: "asked about", state: idempotency.Held})
+	held := r.store.Put(t, admintest.Run{ID: "asked about", State: idempotency.Held})
 	for _, query := range []string{"", "q=done", "q=nothing", "key=" + held.String() + "&do=release", "state=held"} {
 		a := r.get(query)
 		ids, refs, elements := map[string]int{}, map[string]bool{}, map[string]int{}
@@ -143,14 +144,14 @@ func TestHostileTextsStayText(t *testing.T) {
 	queries := []string{"", "state=attention", "q=" + strings.Repeat("%22%3E%3Cb%3E", 9), "provider=%3Cscript%3E", "key=%3Cb%3E", "state=%3Cb%3E"}
 	for i, text := range hostile {
 		for _, state := range []idempotency.State{idempotency.Complete, idempotency.Held, idempotency.Released} {
-			key := r.store.put(t, put{
-				provider: text, id: text, route: fmt.Sprint(i, state), state: state, status: 200, body: text,
-				header: map[string][]string{"X-Evil": {text}},
+			key := r.store.Put(t, admintest.Run{
+				Provider: text, ID: text, Route: fmt.Sprint(i, state), State: state, Status: 200, Body: text,
+				Header: map[string][]string{"X-Evil": {text}},
 			})
 			queries = append(queries, "key="+key.String(), "key="+key.String()+"&do=release")
 		}
 	}
-	r.store.damaged[r.store.put(t, put{id: "broken"})] = true
+	r.store.Damaged[r.store.Put(t, admintest.Run{ID: "broken"})] = true
 	for _, query := range queries {
 		a := r.get(query)
 		scripts := 0
@@ -186,9 +187,9 @@ func TestHostileTextsStayText(t *testing.T) {
 func TestLinksAreQueriesOnly(t *testing.T) {
 	r := filled(t)
 	for range 200 {
-		r.store.put(t, put{id: fmt.Sprint(time.Now().UnixNano()), state: idempotency.Complete, status: 200})
+		r.store.Put(t, admintest.Run{ID: fmt.Sprint(time.Now().UnixNano()), State: idempotency.Complete, Status: 200})
 	}
-	key := r.store.put(t, put{id: "one", state: idempotency.Held})
+	key := r.store.Put(t, admintest.Run{ID: "one", State: idempotency.Held})
 	links := 0
 	for _, query := range []string{"", "q=one", "key=" + key.String() + "&do=forget", "key=zz"} {
 		a := r.get(query)

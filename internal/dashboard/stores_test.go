@@ -11,6 +11,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/caddy-dedup/caddy-dedup/internal/admin/admintest"
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
 
@@ -19,21 +20,21 @@ import (
 func TestManyKeysOfTwoStores(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
-		second := r.open("store two")
+		second := r.open("two")
 		for i := range 3000 {
-			p := put{provider: "github", id: fmt.Sprint("delivery-", i), state: idempotency.Complete, status: 200}
+			p := admintest.Run{Provider: "github", ID: fmt.Sprint("delivery-", i), State: idempotency.Complete, Status: 200}
 			switch {
 			case i%250 == 7:
-				p.state, p.status = idempotency.Held, 0
+				p.State, p.Status = idempotency.Held, 0
 			case i%100 == 3:
-				p.state, p.status = idempotency.Released, 500
+				p.State, p.Status = idempotency.Released, 500
 			}
-			r.store.put(t, p)
+			r.store.Put(t, p)
 			time.Sleep(time.Millisecond) // records have no finer time
 		}
-		second.put(t, put{id: "elsewhere", state: idempotency.Held})
+		second.Put(t, admintest.Run{ID: "elsewhere", State: idempotency.Held})
 		time.Sleep(time.Millisecond)
-		r.store.put(t, put{id: "the newest"})
+		r.store.Put(t, admintest.Run{ID: "the newest"})
 		a := r.want(http.StatusOK, "")
 		rows := a.has("deliveries", "tr")[1:]
 		if len(rows) != maxRows || !strings.Contains(textOf(rows[0]), "the newest") || !strings.Contains(textOf(rows[1]), "elsewhere") || !strings.Contains(textOf(rows[2]), "delivery-2999") {
@@ -72,15 +73,15 @@ func TestManyKeysOfTwoStores(t *testing.T) {
 func TestScanTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
-		slow := r.open("store two")
+		slow := r.open("two")
 		for i := range 3 * 500 {
-			r.store.put(t, put{id: fmt.Sprint(i), state: idempotency.Held})
-			slow.put(t, put{id: fmt.Sprint("slow ", i), state: idempotency.Held})
+			r.store.Put(t, admintest.Run{ID: fmt.Sprint(i), State: idempotency.Held})
+			slow.Put(t, admintest.Run{ID: fmt.Sprint("slow ", i), State: idempotency.Held})
 		}
-		slow.delay = scanTimeout - time.Millisecond
+		slow.Delay = scanTimeout - time.Millisecond
 		began := time.Now()
 		a := r.want(http.StatusOK, "")
-		if took := time.Since(began); took != 2*slow.delay {
+		if took := time.Since(began); took != 2*slow.Delay {
 			t.Errorf("it took %v", took)
 		}
 		if got := a.words("attention"); !strings.Contains(got, "2 500 held") {
@@ -97,10 +98,10 @@ func TestScanTime(t *testing.T) {
 
 func TestStoreUnavailable(t *testing.T) {
 	r := newRig(t)
-	key := r.store.put(t, put{id: "one", state: idempotency.Held})
-	r.store.unavailable.Store(true)
+	key := r.store.Put(t, admintest.Run{ID: "one", State: idempotency.Held})
+	r.store.Away.Store(true)
 	a := r.want(http.StatusOK, "")
-	if got := a.words("said"); !strings.Contains(got, "store one: the <store> is unavailable. Its keys") {
+	if got := a.words("said"); !strings.Contains(got, "store one: the <store> is away. Its keys") {
 		t.Errorf("it says %q", got)
 	}
 	if got := a.words("attention"); !strings.Contains(got, "Nothing among the keys that were read") {
@@ -116,12 +117,12 @@ func TestStoreUnavailable(t *testing.T) {
 		}
 	}
 
-	other := r.open("store two")
-	other.put(t, put{id: "two", state: idempotency.Held})
+	other := r.open("two")
+	other.Put(t, admintest.Run{ID: "two", State: idempotency.Held})
 	if a = r.want(http.StatusServiceUnavailable, "q=two"); !strings.Contains(a.words("delivery"), "two held") || !strings.Contains(a.words("said"), "The search is incomplete") {
 		t.Errorf("found is %s: %s", a.words("delivery"), a.words("said"))
 	}
-	r.store.unavailable.Store(false)
+	r.store.Away.Store(false)
 	if a = r.want(http.StatusOK, ""); a.words("said") != "" || !strings.Contains(a.words("attention"), "2 held") {
 		t.Errorf("the store is back, and the page says %q, %s", a.words("said"), a.words("attention"))
 	}
@@ -129,11 +130,11 @@ func TestStoreUnavailable(t *testing.T) {
 
 func TestSearch(t *testing.T) {
 	r := newRig(t)
-	key := r.store.put(t, put{provider: "github", id: "one", route: "/a", state: idempotency.Complete, status: 201})
-	r.store.put(t, put{provider: "stripe", id: "two", route: "/a"})
-	r.store.put(t, put{provider: "github", id: "two", route: "/b"})
-	broken := r.store.put(t, put{id: "broken"})
-	r.store.damaged[broken] = true
+	key := r.store.Put(t, admintest.Run{Provider: "github", ID: "one", Route: "/a", State: idempotency.Complete, Status: 201})
+	r.store.Put(t, admintest.Run{Provider: "stripe", ID: "two", Route: "/a"})
+	r.store.Put(t, admintest.Run{Provider: "github", ID: "two", Route: "/b"})
+	broken := r.store.Put(t, admintest.Run{ID: "broken"})
+	r.store.Damaged[broken] = true
 	for query, want := range map[string]struct {
 		status       int
 		opened, list string
@@ -170,14 +171,14 @@ func TestSearchFindsEachID(t *testing.T) {
 	for _, id := range []string{
 		strings.Repeat("5eed", 16), strings.Repeat("A", 64), strings.Repeat("long ", 800), "\u2028", " ", " leading", "trailing\t", "\u00a0", "inner  space",
 	} {
-		r.store.put(t, put{id: id, state: idempotency.Held})
+		r.store.Put(t, admintest.Run{ID: id, State: idempotency.Held})
 		if got := r.want(http.StatusOK, url.Values{"q": {id}}.Encode()).words("delivery"); !strings.Contains(got, "held") {
 			t.Errorf("%.80q: found is %q", id, got)
 		}
 	}
 	// A key comes before a delivery ID with the same text.
-	key := r.store.put(t, put{id: "first", state: idempotency.Complete, status: 200})
-	r.store.put(t, put{id: key.String(), state: idempotency.Held})
+	key := r.store.Put(t, admintest.Run{ID: "first", State: idempotency.Complete, Status: 200})
+	r.store.Put(t, admintest.Run{ID: key.String(), State: idempotency.Held})
 	for _, q := range []string{key.String(), " " + key.String() + "\n"} {
 		if a := r.want(http.StatusOK, url.Values{"q": {q}}.Encode()); !strings.Contains(a.words("delivery"), "first complete") {
 			t.Errorf("%q: found is %q", q, a.words("delivery"))
@@ -197,7 +198,7 @@ func TestPagesOfTheList(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
 		for i := range 2*maxRows + 5 {
-			r.store.put(t, put{id: "many", route: strconv.Itoa(i), path: fmt.Sprint("/", i), state: idempotency.Held})
+			r.store.Put(t, admintest.Run{ID: "many", Route: strconv.Itoa(i), Path: fmt.Sprint("/", i), State: idempotency.Held})
 			time.Sleep(time.Millisecond)
 		}
 		for _, query := range []string{"state=held", "q=many"} {
@@ -230,7 +231,7 @@ func TestPagesOfTheList(t *testing.T) {
 // marked, found, and needs nobody.
 func TestRowsSayWhatAndWhere(t *testing.T) {
 	r := newRig(t)
-	r.store.put(t, put{id: "uid", parts: []string{"sms", "7"}, path: "/notify", state: idempotency.Held, reason: "EOF"})
+	r.store.Put(t, admintest.Run{ID: "uid", Parts: []string{"sms", "7"}, Path: "/notify", State: idempotency.Held, Reason: "EOF"})
 	for _, id := range []string{"attention", "deliveries"} {
 		if got := r.want(http.StatusOK, "").words(id); !strings.Contains(got, "uid sms, 7 POST example.com/notify EOF") {
 			t.Errorf("%s: %s", id, got)
@@ -242,7 +243,7 @@ func TestRowsSayWhatAndWhere(t *testing.T) {
 			t.Errorf("the record has no %q: %s", want, opened)
 		}
 	}
-	r.store.put(t, put{id: "seen", namespace: idempotency.ObservedNamespace("default"), state: idempotency.Held})
+	r.store.Put(t, admintest.Run{ID: "seen", Namespace: idempotency.ObservedNamespace("default"), State: idempotency.Held})
 	a := r.want(http.StatusOK, "q=seen")
 	if got := a.words("delivery"); !strings.Contains(got, "held observed") {
 		t.Errorf("observed is %s", got)
@@ -255,12 +256,12 @@ func TestRowsSayWhatAndWhere(t *testing.T) {
 // The stores are left before the page is written: a client may read it slowly.
 func TestStoresAreLeftBeforeWriting(t *testing.T) {
 	r := newRig(t)
-	key := r.store.put(t, put{id: "held", state: idempotency.Held})
+	key := r.store.Put(t, admintest.Run{ID: "held", State: idempotency.Held})
 	for _, target := range []string{"/", "/?key=" + key.String(), "/?q=held", "/?q=none"} {
 		wrote := false
 		w := &writer{httptest.NewRecorder(), func() {
 			wrote = true
-			if n := r.all[0].users.Load(); n != 0 {
+			if n := r.all[0].Users(); n != 0 {
 				t.Errorf("%s: the store has %d users while the page is written", target, n)
 			}
 		}}
