@@ -49,24 +49,6 @@ func TestContent(t *testing.T) {
 	}
 }
 
-// The same bytes are hashed twice: as a canonical form, and as they are. To exclude
-// the whole document is an error, and so that body is hashed as it is. No
-// configuration can do that.
-func TestContentOfBytesIsNotThatOfJSON(t *testing.T) {
-	if asJSON, asBytes := contentID(t, `{"a":1}`), contentID(t, `{"a":1}`, ""); asJSON == asBytes {
-		t.Fatalf("both are %s", asJSON)
-	}
-}
-
-func TestEmptyBodyIsNoContent(t *testing.T) {
-	for name, request := range map[string]delivery.Request{"empty": withBody(""), "none": {}} {
-		_, err := delivery.Find([]delivery.Source{contentSource}, request, maxLength)
-		if !errors.Is(err, delivery.ErrMissing) || !strings.Contains(err.Error(), "the body is empty") {
-			t.Errorf("%s: got %v; want ErrMissing", name, err)
-		}
-	}
-}
-
 // Every body except the empty one has an ID. White space around JSON does not change
 // the ID.
 func FuzzContent(f *testing.F) {

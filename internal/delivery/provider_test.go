@@ -66,14 +66,6 @@ func TestCatalogueIsConsistent(t *testing.T) {
 	}
 }
 
-func TestUnknownProvider(t *testing.T) {
-	for _, name := range []string{"", "GitHub", "git", "github "} {
-		if p, ok := delivery.ProviderNamed(name); ok {
-			t.Errorf("ProviderNamed(%q) is %+v", name, p)
-		}
-	}
-}
-
 // A caller that changes what the catalogue has returned does not change the
 // catalogue.
 func TestCatalogueIsCopied(t *testing.T) {

@@ -9,24 +9,6 @@ import (
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
 
-// sharedFields are the header fields with which more than one sender names a delivery.
-// What has no further sign of the provider is not the provider's.
-var sharedFields = []string{"Idempotency-Key", "webhook-id", "X-Webhook-Id", "X-Request-UUID", "X-Request-Id", "Request-ID", "X-Event-ID", "X-Hook-UUID-Of-Another"}
-
-func TestSharedFieldsAreNoProvidersAlone(t *testing.T) {
-	for _, p := range delivery.Providers() {
-		for _, field := range sharedFields {
-			for _, body := range []string{"", "42", `{"order":42}`, `{"webhook":"42"}`} {
-				s := sample{field + ": 42", body}
-				found, err := delivery.Find(p.Sources, s.request(), maxLength)
-				if !errors.Is(err, delivery.ErrMissing) {
-					t.Errorf("provider %s: %q with the body %q: found %+v, %v", p.Name, s.header, body, found, err)
-				}
-			}
-		}
-	}
-}
-
 func TestSigns(t *testing.T) {
 	const key = "Idempotency-Key: 42\nwebhook-id: 42\nX-Webhook-Id: 42\nX-GitHub-Delivery: 42\nX-Event-ID: 42\nX-Request-UUID: 42\n"
 	for name, c := range map[string]struct {

@@ -107,35 +107,25 @@ func TestHeaderUnderItsLowerCaseName(t *testing.T) {
 		"both, the same":     {"Idempotency-Key": {"a"}, "idempotency-key": {`"a"`}},
 		"canonical is empty": {"Idempotency-Key": nil, "idempotency-key": {"a"}},
 	} {
-		t.Run(name, func(t *testing.T) {
-			if found := find(t, header, keyHeader); found.ID != "a" {
-				t.Fatalf("got %+v; want the ID a", found)
-			}
-		})
+		if found := find(t, header, keyHeader); found.ID != "a" {
+			t.Errorf("%s: got %+v; want the ID a", name, found)
+		}
 	}
-	t.Run("both, different", func(t *testing.T) {
-		header := http.Header{"Idempotency-Key": {"a"}, "idempotency-key": {"b"}}
-		_, err := delivery.Find([]delivery.Source{keyHeader}, delivery.Request{Header: header}, maxLength)
-		var invalid *delivery.InvalidError
-		if !errors.As(err, &invalid) {
-			t.Fatalf("got %v; want an InvalidError", err)
+	both := delivery.Request{Header: http.Header{"Idempotency-Key": {"a"}, "idempotency-key": {"b"}}}
+	var invalid *delivery.InvalidError
+	if _, err := delivery.Find([]delivery.Source{keyHeader}, both, maxLength); !errors.As(err, &invalid) {
+		t.Errorf("both, different: got %v; want an InvalidError", err)
+	}
+	for _, spelling := range []string{"idempotency-key", "IDEMPOTENCY-KEY"} {
+		if found := find(t, http.Header{"Idempotency-Key": {"a"}}, delivery.Source{Kind: delivery.KindHeader, Header: spelling}); found.ID != "a" || found.Prefix != "idempotency-key" {
+			t.Errorf("a source of %q found %+v", spelling, found)
 		}
-	})
-	t.Run("the source's own spelling does not count", func(t *testing.T) {
-		for _, spelling := range []string{"idempotency-key", "IDEMPOTENCY-KEY", "Idempotency-Key"} {
-			found := find(t, http.Header{"Idempotency-Key": {"a"}}, delivery.Source{Kind: delivery.KindHeader, Header: spelling})
-			if found.ID != "a" || found.Prefix != "idempotency-key" {
-				t.Fatalf("a source of %q found %+v", spelling, found)
-			}
-		}
-	})
-	t.Run("a name without letters is not read twice", func(t *testing.T) {
-		source := delivery.Source{Kind: delivery.KindHeader, Header: "1", ScopeHeaders: []string{"2"}}
-		found := find(t, http.Header{"1": {"a"}, "2": {"x"}}, source)
-		if want := []string{"2", "1", "x"}; !reflect.DeepEqual(found.Scope, want) {
-			t.Fatalf("got the scope %q; want %q", found.Scope, want)
-		}
-	})
+	}
+	// A name without letters is not read twice.
+	digits := delivery.Source{Kind: delivery.KindHeader, Header: "1", ScopeHeaders: []string{"2"}}
+	if found, want := find(t, http.Header{"1": {"a"}, "2": {"x"}}, digits), []string{"2", "1", "x"}; !reflect.DeepEqual(found.Scope, want) {
+		t.Errorf("got the scope %q; want %q", found.Scope, want)
+	}
 }
 
 // To look a field up under both names must not change the slice of lines in the

@@ -1,7 +1,6 @@
-package seal_test
+package seal
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -10,29 +9,13 @@ import (
 	"time"
 
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
-	"github.com/caddy-dedup/caddy-dedup/internal/seal"
 	"github.com/caddy-dedup/caddy-dedup/internal/store/memory"
 	"github.com/caddy-dedup/caddy-dedup/internal/store/storetest"
 )
 
-// sealing returns a sealer with a key for each of these bytes: every byte of the key
-// is that one. Without bytes it returns nil.
-func sealing(t *testing.T, keys string) *seal.Sealer {
-	t.Helper()
-	var all [][]byte
-	for _, b := range []byte(keys) {
-		all = append(all, bytes.Repeat([]byte{b}, seal.KeySize))
-	}
-	s, err := seal.New(all...)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return s
-}
-
 // opened is a sealed store that returns claimed records with readable delivery IDs,
 // because the suite compares those.
-type opened struct{ *seal.Store }
+type opened struct{ *Store }
 
 // Claim implements [idempotency.Store].
 func (o opened) Claim(ctx context.Context, c idempotency.Claim) (idempotency.Claimed, error) {
@@ -72,13 +55,13 @@ func TestSealedStore(t *testing.T) {
 			var inner idempotency.Store
 			open := func(t *testing.T) idempotency.Store {
 				inner = memory.New(64 << 20)
-				return opened{seal.Around(inner, sealing(t, own))}
+				return opened{Around(inner, sealerOf(t, []byte(own)...))}
 			}
 			storetest.Run(t, open, storetest.Options{
 				Around:  synctest.Test,
 				Advance: time.Sleep,
 				Peer: func(t *testing.T, _ idempotency.Store) idempotency.Store {
-					return opened{seal.Around(inner, sealing(t, peer))}
+					return opened{Around(inner, sealerOf(t, []byte(peer)...))}
 				},
 			})
 		})
@@ -95,12 +78,12 @@ func TestSealedRecordsAreFound(t *testing.T) {
 		Key: key, Token: "token", Origin: idempotency.Origin{DeliveryID: "7"},
 		Terms: idempotency.Terms{Lease: time.Minute, Retention: time.Hour},
 	}
-	if _, err := seal.Around(inner, sealing(t, "a")).Claim(t.Context(), claim); err != nil {
+	if _, err := Around(inner, sealerOf(t, 'a')).Claim(t.Context(), claim); err != nil {
 		t.Fatal(err)
 	}
 	of := []idempotency.KeyPrefix{idempotency.PrefixFor("default", "7")}
 	for keys, readable := range map[string]bool{"a": true, "ba": true, "b": false, "": false} {
-		page, _, err := seal.Around(inner, sealing(t, keys)).Find(t.Context(), of, "", 10)
+		page, _, err := Around(inner, sealerOf(t, []byte(keys)...)).Find(t.Context(), of, "", 10)
 		if err != nil || len(page) != 1 || page[0].Key != key {
 			t.Fatalf("with the keys %q: %+v, %v; want the record", keys, page, err)
 		}
@@ -119,7 +102,7 @@ func TestSealedRecordsAreFound(t *testing.T) {
 func TestSealedRecordsAreForgottenAsSeen(t *testing.T) {
 	inner := memory.New(1 << 20)
 	defer inner.Close()
-	sealed, blind := seal.Around(inner, sealing(t, "a")), seal.Around(inner, sealing(t, "b"))
+	sealed, blind := Around(inner, sealerOf(t, 'a')), Around(inner, sealerOf(t, 'b'))
 	key := idempotency.Identity{Namespace: "default", ID: "7"}.Key()
 	claim := idempotency.Claim{
 		Key: key, Token: "token", ExecutionID: "run", Origin: idempotency.Origin{DeliveryID: "7"},
