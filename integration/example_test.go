@@ -2,14 +2,12 @@ package integration
 
 import (
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
 
 	"github.com/caddy-dedup/caddy-dedup/internal/freeport"
-	"github.com/caddy-dedup/caddy-dedup/k8s"
 )
 
 // The example that the README starts with works as it says.
@@ -60,28 +58,6 @@ func TestExampleCaddyfile(t *testing.T) {
 	for _, id := range []string{"order-1", "order-2", "order-3", "delivery-1"} {
 		if code != 0 || !strings.Contains(list, id) {
 			t.Errorf("keys list ends with %d, without %s:\n%s", code, id, list)
-		}
-	}
-}
-
-// The sidecar's configuration is valid with the environment that its pod gives
-// it, and not without.
-func TestSidecarCaddyfile(t *testing.T) {
-	t.Parallel()
-	text, err := k8s.Caddyfile()
-	if err != nil {
-		t.Fatal(err)
-	}
-	dir := shortTempDir(t)
-	file := filepath.Join(dir, "Caddyfile")
-	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	for url, valid := range map[string]bool{"redis://redis:6379": true, "": false} {
-		cmd := exec.CommandContext(t.Context(), binary, "validate", "--config", file)
-		cmd.Env = append(homeEnv(dir), "REDIS_URL="+url)
-		if output, err := cmd.CombinedOutput(); (err == nil) != valid {
-			t.Errorf("with REDIS_URL=%q: %v\n%s", url, err, output)
 		}
 	}
 }

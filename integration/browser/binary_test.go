@@ -29,6 +29,9 @@ var binary = sync.OnceValues(func() (string, error) {
 	if given := os.Getenv("DEDUP_BINARY"); given != "" {
 		return given, nil
 	}
+	if errBuilt != nil {
+		return "", errBuilt
+	}
 	path := filepath.Join(built, "caddy-dedup")
 	build := exec.Command("go", "build", "-o", path, "./cmd/caddy-dedup")
 	build.Dir = filepath.Join("..", "..")
@@ -39,18 +42,12 @@ var binary = sync.OnceValues(func() (string, error) {
 })
 
 // built is the directory of what the tests build.
-var built string
+var built, errBuilt = os.MkdirTemp("", "dedup-browser")
 
-func TestMain(m *testing.M) { os.Exit(run(m)) }
-
-func run(m *testing.M) int {
-	var err error
-	if built, err = os.MkdirTemp("", "dedup-browser"); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return 1
-	}
-	defer os.RemoveAll(built)
-	return m.Run()
+func TestMain(m *testing.M) {
+	status := m.Run()
+	_ = os.RemoveAll(built)
+	os.Exit(status)
 }
 
 // serve runs the binary before an upstream, with the page under /ops/, and returns its

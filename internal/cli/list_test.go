@@ -95,7 +95,7 @@ func TestListOfTheNewest(t *testing.T) {
 	} {
 		p := servePages(t, answers...)
 		printed, said, status := p.list(append(c.args, "--state", "complete")...)
-		if got := strings.Join(ids(printed), " "); status != 0 || got != c.want {
+		if got := strings.Join(ids(printed), " "); status != 0 || got != c.want || strings.Count(printed, "DELIVERY ID") != 1 {
 			t.Errorf("%q ends with %d and lists %s; want %s", c.args, status, got, c.want)
 		}
 		if strings.Contains(said, "There are more keys") != c.more || !c.more && said != "" {

@@ -101,22 +101,6 @@ func TestTable(t *testing.T) {
 	}
 }
 
-// Pages of a list have one head, and all columns: a later page may have what the first has not.
-func TestPagesOfATable(t *testing.T) {
-	var out bytes.Buffer
-	table := newTable(&out)
-	for _, r := range someShown {
-		table.rows([]admin.Record{r}, true)
-	}
-	want := "" +
-		"DELIVERY ID  PARTS    ROUTE  STATE     KEY\n" +
-		"1            mail, 2  -      complete  " + strings.Repeat("a", 16) + "\n" +
-		"-            -        -      unreadable: it is damaged  " + strings.Repeat("b", 16) + "\n"
-	if out.String() != want {
-		t.Errorf("got\n%s\nwant\n%s", out.String(), want)
-	}
-}
-
 func TestWhole(t *testing.T) {
 	var out bytes.Buffer
 	table := newTable(&out)

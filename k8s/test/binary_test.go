@@ -17,24 +17,21 @@ import (
 const patience = 60 * time.Second
 
 // built is the directory of what the tests build.
-var built string
+var built, errBuilt = os.MkdirTemp("", "dedup-k8s")
 
-func TestMain(m *testing.M) { os.Exit(run(m)) }
-
-func run(m *testing.M) int {
-	var err error
-	if built, err = os.MkdirTemp("", "dedup-k8s"); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return 1
-	}
-	defer os.RemoveAll(built)
-	return m.Run()
+func TestMain(m *testing.M) {
+	status := m.Run()
+	_ = os.RemoveAll(built)
+	os.Exit(status)
 }
 
 // buildBinary returns the path of the program under test, built once.
 var buildBinary = sync.OnceValues(func() (string, error) {
 	if given := os.Getenv("DEDUP_BINARY"); given != "" {
 		return given, nil
+	}
+	if errBuilt != nil {
+		return "", errBuilt
 	}
 	path := filepath.Join(built, "caddy-dedup")
 	build := exec.Command("go", "build", "-o", path, "./cmd/caddy-dedup")
