@@ -66,7 +66,8 @@ func (s *Store) As(name string) *Store {
 	return &Store{Engine: s.Engine, Records: s.Records, Damaged: s.Damaged, name: name, namespaces: s.namespaces}
 }
 
-// Key, Name, Namespaces, InUse and Leave are what [admin.Store] says.
+// What follows is what the admin API asks of a store.
+
 func (s *Store) Key() string          { return s.name }
 func (s *Store) Name() string         { return "store " + s.name }
 func (s *Store) Namespaces() []string { return s.namespaces }
