@@ -58,7 +58,12 @@ func serve(t *testing.T, upstream string) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	dir, addr := t.TempDir(), freeAddress(t)
+	free, err := net.Listen("tcp", "127.0.0.1:0") // closed, so that nobody listens there
+	if err != nil {
+		t.Fatal(err)
+	}
+	free.Close()
+	dir, addr := t.TempDir(), free.Addr().String()
 	_, port, _ := net.SplitHostPort(addr)
 	file := filepath.Join(dir, "Caddyfile")
 	config := strings.NewReplacer("PORT", port, "UPSTREAM", upstream).Replace(`{
@@ -117,17 +122,6 @@ http://:PORT {
 		return nil
 	})
 	return addr
-}
-
-// freeAddress returns an address of this machine on which nobody listens.
-func freeAddress(t *testing.T) string {
-	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer listener.Close()
-	return listener.Addr().String()
 }
 
 // eventually asks until there is no error; the test fails if that never is.

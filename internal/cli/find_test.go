@@ -67,9 +67,6 @@ func isAdmin(w http.ResponseWriter, r *http.Request) {
 	_, _ = io.WriteString(w, `{"keys": []}`)
 }
 
-// hangsUp ends a connection without an answer.
-func hangsUp(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }
-
 func shortDirectory(t *testing.T) string {
 	t.Helper()
 	directory, err := os.MkdirTemp("", "find") // that of a test is too long for a socket
@@ -103,7 +100,7 @@ func TestSocketThatWasLeftIsNobody(t *testing.T) {
 // if they were all, and the wrong ones would be freed.
 func TestSocketThatIsSilentIsAProxyToo(t *testing.T) {
 	directory := shortDirectory(t)
-	silent := listen(t, directory, "1", hangsUp)
+	silent := listen(t, directory, "1", func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) })
 	said, status := look(t, directory)
 	if status != 3 || !strings.Contains(said, silent+" does not answer") {
 		t.Errorf("alone, it ended with %d: %s", status, said)

@@ -11,17 +11,6 @@ import (
 	"go.uber.org/zap/zaptest/observer"
 )
 
-// openNow returns the open store with this key, nil if there is none. It does not keep the store open.
-func openNow(key string) (found *Store) {
-	for _, o := range pool.All() {
-		if o.Key() == key {
-			found = o
-		}
-		o.Leave()
-	}
-	return found
-}
-
 // Namespaces has those of all configurations that have used the store, including stopped ones.
 func TestNamespacesOfAllConfigurations(t *testing.T) {
 	m := &countedModule{key: t.Name()}
@@ -36,12 +25,19 @@ func TestNamespacesOfAllConfigurations(t *testing.T) {
 	run := startRun(t, store, "k")
 	for i, h := range handles {
 		h.Stop()
-		o := openNow(m.key)
-		if got := o.Namespaces(); !slices.Equal(got, []string{"old", "new"}) {
-			t.Errorf("without %d of the configurations the namespaces are %q", i+1, got)
+		isOpen := false
+		for _, o := range pool.All() {
+			isOpen = isOpen || o == store
+			if got := o.Namespaces(); o == store && !slices.Equal(got, []string{"old", "new"}) {
+				t.Errorf("without %d of the configurations the namespaces are %q", i+1, got)
+			}
+			if inUse := i+1 < len(handles); o == store && o.InUse() != inUse {
+				t.Errorf("without %d of the configurations it is in use: %v", i+1, !inUse)
+			}
+			o.Leave()
 		}
-		if inUse := i+1 < len(handles); o.InUse() != inUse {
-			t.Errorf("without %d of the configurations it is in use: %v", i+1, !inUse)
+		if !isOpen {
+			t.Errorf("without %d of the configurations it is closed, with a run in flight", i+1)
 		}
 	}
 	kept(run)
