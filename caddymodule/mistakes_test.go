@@ -61,6 +61,11 @@ func TestPlaceholdersThatAreEmptyOrUnknown(t *testing.T) {
 			t.Errorf("%s: %v; want %q", path, err, want)
 		}
 	}
+	for _, namespace := range []string{"{env.TEST_NOT_SET}", "shop-{env.TEST_EMPTY}"} {
+		if err := (&App{Namespace: namespace}).setNamespace(); err == nil || !strings.Contains(err.Error(), "namespace: "+namespace) {
+			t.Errorf("the namespace %s: %v", namespace, err)
+		}
+	}
 	s := &FileStore{Path: "{env.TEST_DIRECTORY}/keys"}
 	if err := s.Provision(caddy.Context{}); err != nil || !filepath.IsAbs(s.Path) || filepath.Base(s.Path) != "keys" {
 		t.Errorf("the path is %s, %v", s.Path, err)

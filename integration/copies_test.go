@@ -2,7 +2,6 @@ package integration
 
 import (
 	"net/http"
-	"strings"
 	"testing"
 	"time"
 
@@ -59,22 +58,6 @@ func TestStoreAwayServesDuplicatesFromCopies(t *testing.T) {
 	}
 }
 
-// Without local copies, a store that is away answers nothing.
-func TestStoreAwayWithoutCopies(t *testing.T) {
-	t.Parallel()
-	server := redistest.Start(t)
-	way := startLink(t, server.Addr)
-	up := startUpstream(t, answers201)
-	p := start(t, conf{store: storeAt(way.addr), site: copying(up)})
-	first := p.post(t, "/", "k", "body")
-	p.reloadAs(t, func(c *conf) { c.dedup = "local_copies off" })
-	way.cut()
-	wantProblem(t, p.post(t, "/", "k", "body"), 503, "store_unavailable")
-	way.mend(t)
-	eventually(t, "the store answers again", func() bool { return p.post(t, "/", "k", "body").Status == first.Status })
-	up.wantRuns(t, "k", 1)
-}
-
 // What is changed on one replica is seen by the others within the published time.
 func TestOtherReplicasCopiesAreGoneWithinTheBound(t *testing.T) {
 	t.Parallel()
@@ -117,70 +100,4 @@ func TestOtherReplicasCopiesAreGoneWithinTheBound(t *testing.T) {
 			up.wantRuns(t, "k", 2)
 		})
 	}
-}
-
-// A copy answers what the store would answer, and for no longer.
-func TestCopiesAnswerAsTheStoreDoes(t *testing.T) {
-	t.Parallel()
-	eachStore(t, func(t *testing.T, store string) {
-		up := startUpstream(t, answers201)
-		p := start(t, conf{store: store, sites: lines(
-			"http://one.test:PORT {", copying(up), "}",
-			"http://two.test:PORT {", lines("header >X-Key {http.dedup.key}", dedupBlock("retention 2s"), proxyTo(up)), "}",
-			"http://three.test:PORT {", lines(dedupBlock("on_duplicate conflict"), proxyTo(up)), "}")})
-		one := p.post(t, "/", "k", "body", host("one.test"))
-		two := p.post(t, "/", "k", "body", host("two.test"))
-		begun := time.Now()
-		wantFresh(t, one, 201, "run 1 of k")
-		wantFresh(t, two, 201, "run 2 of k")
-		wantFresh(t, p.post(t, "/", "k", "body", host("three.test")), 201, "run 3 of k")
-		for range 2 {
-			wantReplay(t, p.post(t, "/", "k", "body", host("one.test")), one)
-			wantProblem(t, p.post(t, "/", "k", "other", host("one.test")), 422, "idempotency_key_reused")
-			wantProblem(t, p.post(t, "/", "k", "body", host("three.test")), 409, "duplicate_request")
-		}
-		up.wantRuns(t, "k", 3)
-		eventually(t, "the retention of 2s is over", func() bool {
-			return p.post(t, "/", "k", "body", host("two.test")).Body == "run 4 of k"
-		})
-		if took := time.Since(begun); took < time.Second {
-			t.Errorf("a retention of 2s was over after %s", took)
-		}
-		p.operator(t, http.MethodDelete, one.Header.Get("X-Key"), 204)
-		wantFresh(t, p.post(t, "/", "k", "body", host("one.test")), 201, "run 5 of k")
-	})
-}
-
-// Copies are of one process. What is stored is not: after a restart it is replayed.
-func TestCopiesEndWithTheProcess(t *testing.T) {
-	t.Parallel()
-	up := startUpstream(t, answers201)
-	c := conf{store: "store file", site: copying(up)}
-	p := start(t, c)
-	first := p.post(t, "/", "k", "body")
-	wantReplay(t, p.post(t, "/", "k", "body"), first)
-	p.kill(t)
-	c.dir, c.port = p.conf.dir, p.conf.port
-	p = start(t, c)
-	for range 2 {
-		wantReplay(t, p.post(t, "/", "k", "body"), first)
-	}
-	up.wantRuns(t, "k", 1)
-}
-
-// A key that is configured no more opens no copy either.
-func TestCopiesUnderAnEncryptionKeyThatIsGone(t *testing.T) {
-	t.Parallel()
-	up := startUpstream(t, answers201)
-	a, b := keyFiles(t, t.TempDir(), "a"), keyFiles(t, t.TempDir(), "b")
-	p := start(t, conf{store: redisStore(t), dedup: a, site: copying(up)})
-	first := p.post(t, "/", "k", "body")
-	wantReplay(t, p.post(t, "/", "k", "body"), first)
-	p.reloadAs(t, func(c *conf) { c.dedup = b })
-	wantProblem(t, p.post(t, "/", "k", "body"), 500, "record_unreadable")
-	p.reloadAs(t, func(c *conf) {
-		c.dedup = a + strings.TrimPrefix(b, "encrypt")
-	})
-	wantReplay(t, p.post(t, "/", "k", "body"), first)
-	up.wantRuns(t, "k", 1)
 }
