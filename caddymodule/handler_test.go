@@ -222,7 +222,7 @@ func TestReleasingStatusesRunAgain(t *testing.T) {
 		"release_on 404 2xx":            {[]int{404, 200, 204}, []int{500, 401}},
 		"release_on !503 5xx 503":       {[]int{500, 504}, []int{503, 409}},
 		"release_on off":                {nil, []int{200, 401, 500}},
-		"mode webhook":                  {[]int{301, 307, 400, 402, 404, 410, 500}, []int{200, 202, 204}},
+		"mode webhook":                  {[]int{301, 308, 400, 401, 402, 403, 404, 409, 410, 422, 429, 500, 503}, []int{200, 202, 204}},
 		"mode webhook\nrelease_on !410": {[]int{301, 404, 500}, []int{410, 200}},
 	} {
 		s := serve(t, "dedup {", line, "}", "reverse_proxy "+address)

@@ -219,6 +219,25 @@ func TestCallerAndRouteArePartOfTheKey(t *testing.T) {
 	})
 }
 
+// Where a handler in front authenticates, as the order of directives has it, nobody claims a key without
+// credentials, nor gets its response.
+func TestUnauthenticatedRequestClaimsNothing(t *testing.T) {
+	address, runs := echo(t)
+	s := serve(t, "basic_auth {\nali "+passwordHash+"\n}", "dedup", "reverse_proxy "+address)
+	known := new(http.Request)
+	known.Header = make(http.Header)
+	known.SetBasicAuth("ali", "open sesame")
+	for n, lines := range [][]string{nil, {"Authorization: " + known.Header.Get("Authorization")}, nil} {
+		got := s.send(with("body", append(lines, "Idempotency-Key: k")...))
+		if lines == nil && (got.status != 401 || got.body != "" || got.header.Get("Dedup-Execution-Id") != "") || int(runs.Load()) != min(n, 1) {
+			t.Errorf("request %d got %+v after %d runs", n+1, got, runs.Load())
+		}
+		if len(s.listed()) != min(n, 1) {
+			t.Errorf("after request %d there are %d keys", n+1, len(s.listed()))
+		}
+	}
+}
+
 // Where handlers rewrite, the upstream gets what they have made.
 func TestRewritesReachTheUpstream(t *testing.T) {
 	address, _ := echo(t)
