@@ -363,3 +363,32 @@ func TestEncodeInFrontServesEachClient(t *testing.T) {
 		t.Errorf("the upstream ran %d times", runs.Load())
 	}
 }
+
+// What an upstream answers under our prefix never reaches a client: neither before the answer nor with it, nor where a
+// response handler copies its fields and leaves the status to the server.
+func TestUpstreamsCannotSetOurHeaders(t *testing.T) {
+	for name, handling := range map[string]string{"as answered": "", "copied": "handle_response {\ncopy_response_headers\n}"} {
+		t.Run(name, func(t *testing.T) {
+			address, runs := upstream(t, func(w http.ResponseWriter, _ *http.Request, _ int) {
+				for field, value := range map[string]string{"Dedup-Retention": "60", "Dedup-Execution-Id": "its own", "Dedup-Anything": "its own", "X-Own": "1"} {
+					w.Header().Set(field, value)
+				}
+				w.WriteHeader(http.StatusEarlyHints)
+			})
+			s := serve(t, "route {", "header X-Front 1", "dedup", "reverse_proxy "+address+" {", handling, "}", "}")
+			var client told
+			for range 2 {
+				exchanged(&client, s.URL, strings.NewReader("body"), "Idempotency-Key", "k")
+			}
+			if len(client.lines) != 3 || runs.Load() != 1 { // hints, their response, and its replay
+				t.Fatalf("the client got %q after %d runs", client.lines, runs.Load())
+			}
+			id := "Dedup-Execution-Id: " + s.only().ExecutionID
+			for _, got := range client.lines {
+				if strings.Count(got, "Dedup-") != 1 || !strings.Contains(got, id) || !strings.Contains(got, "X-Own: 1") || !strings.Contains(got, "X-Front: 1") && !strings.HasPrefix(got, "103") {
+					t.Errorf("the client got %s", got)
+				}
+			}
+		})
+	}
+}

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/caddyserver/caddy/v2/caddyconfig/httpcaddyfile"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
@@ -44,7 +45,7 @@ func standIn(t *testing.T) (address string, got func() []string) {
 		}
 		mu.Lock()
 		defer mu.Unlock()
-		requests = append(requests, r.Method+" "+r.URL.Path+" "+string(body))
+		requests = append(requests, r.Method+" "+r.URL.Path+" "+string(body)+r.Header.Get("If-Match")+r.Header.Get("Range"))
 		w.WriteHeader(http.StatusCreated)
 		_, _ = io.WriteString(w, "page")
 	}))
@@ -97,7 +98,7 @@ func TestErrorRoutesExecuteNothing(t *testing.T) {
 				if body == "" && status == 413 {
 					status = 502
 				}
-				if answer := serve(t, text).mustPost(c.key, body); answer.status != status || answer.body != "page" {
+				if answer := serve(t, text).mustPost(c.key, body, "If-Match", `"v3"`, "Range", "bytes=0-1"); answer.status != status || answer.body != "page" {
 					t.Errorf("the client got %d %q; want %d with the page", answer.status, answer.body, status)
 				}
 				if requests := got(); !slices.Equal(requests, []string{"GET / "}) {
@@ -182,6 +183,51 @@ func TestErrorPageInARunIsNotSent(t *testing.T) {
 	for _, kept := range page {
 		if r := kept.Record; r.State != idempotency.Released || r.Attempt != 0 {
 			t.Errorf("a key is %s after %d attempts, want it released after none", r.State, r.Attempt)
+		}
+	}
+}
+
+// The requests that waited for a run without an answer get the error of its client, as a page of the error
+// routes, which execute nothing for them either.
+func TestErrorRoutesOfRequestsThatWaited(t *testing.T) {
+	arrived, goOn := make(chan struct{}), make(chan struct{})
+	dead, runs := upstream(t, func(http.ResponseWriter, *http.Request, int) {
+		close(arrived)
+		<-goOn
+		panic(http.ErrAbortHandler)
+	})
+	address, got := standIn(t)
+	s := serve(t, "dedup", "reverse_proxy "+dead, "handle_errors {", "reverse_proxy "+address, "}")
+	ran, waited := make(chan answer), make(chan answer)
+	go func() { ran <- s.serveHTTP("k", "body") }()
+	<-arrived
+	go func() { waited <- s.serveHTTP("k", "body") }()
+	for _, waiting := s.keys.InProgress(); waiting == 0; _, waiting = s.keys.InProgress() {
+		time.Sleep(time.Millisecond)
+	}
+	close(goOn)
+	first := <-ran
+	if first.status != 502 || first.body != "page" || first.header.Get("Idempotent-Replayed") != "" {
+		t.Errorf("the run's client got %+v", first)
+	}
+	(<-waited).replays(t, first)
+	if requests := got(); !slices.Equal(requests, []string{"GET / ", "GET / "}) || runs.Load() != 1 {
+		t.Errorf("the error routes have sent %q after %d runs", requests, runs.Load())
+	}
+}
+
+// A handler of ours among the error routes refuses by itself, and does not call its own route.
+func TestErrorRouteThatRefuses(t *testing.T) {
+	s := serve(t, "route /must {", "dedup {\non_missing reject\n}", "}", "route {", "dedup", "reverse_proxy "+refusing(t), "}",
+		"handle_errors {", "dedup {\non_missing reject\n}", `respond "in error"`, "}")
+	for _, body := range []string{"", "body"} {
+		s.send(with(body)).problem(t, 400, "idempotency_key_missing")
+		for want, requests := range map[int][]request{400: {with(body, "/must"), with(body, `Idempotency-Key: "open`)}, 502: {with(body, "Idempotency-Key: k"+body)}} {
+			for _, r := range requests {
+				if got := s.send(r); got.status != want || got.body != "in error" {
+					t.Errorf("%s got %+v, want %d", r, got, want)
+				}
+			}
 		}
 	}
 }

@@ -274,17 +274,28 @@ func TestHandlerRefuses(t *testing.T) {
 		"not kept":  {lines: []string{"max_response_body 3"}, key: "k", body: "body", before: func(s *site) { s.mustPost("k", "body") }, api: 409, webhook: 201, code: "response_not_kept"},
 		"held":      {lines: []string{"on_unknown hold"}, key: "cut", body: "body", before: func(s *site) { _, _ = s.post("cut", "body") }, api: 409, webhook: 503, code: "outcome_unknown"},
 		"exhausted": {lines: []string{"max_attempts 1"}, key: "cut", body: "body", before: func(s *site) { _, _ = s.post("cut", "body") }, api: 409, webhook: 503, code: "attempts_exhausted"},
+		"in flight": {lines: []string{"wait off"}, key: "slow", body: "body", before: func(s *site) {
+			go func() { _, _ = s.post("slow", "body") }()
+			for len(s.listed()) == 0 {
+				time.Sleep(time.Millisecond)
+			}
+		}, api: 409, webhook: 503, code: "request_in_flight"},
 	} {
 		for mode, want := range map[string]int{"api": c.api, "webhook": c.webhook} {
 			t.Run(name+" "+mode, func(t *testing.T) {
+				finish := make(chan struct{})
 				address, _ := upstream(t, func(w http.ResponseWriter, r *http.Request, n int) {
-					if r.Header.Get("Idempotency-Key") == "cut" {
+					switch r.Header.Get("Idempotency-Key") {
+					case "cut":
 						panic(http.ErrAbortHandler)
+					case "slow":
+						<-finish
 					}
 					answers(201, "created")(w, r, n)
 				})
 				block := append([]string{"dedup {", "mode " + mode, "key header Idempotency-Key"}, c.lines...)
 				s := serve(t, append(block, "}", "reverse_proxy "+address)...)
+				t.Cleanup(func() { close(finish) })
 				if c.before != nil {
 					c.before(s)
 				}
@@ -293,10 +304,13 @@ func TestHandlerRefuses(t *testing.T) {
 					if got.status != want {
 						t.Errorf("got %+v, want %d", got, want)
 					}
+					if name == "not kept" && (got.body != "" || got.header.Get("X-Own") != "1" || got.header.Get("Content-Type") != "" || got.header.Get("Idempotent-Replayed") != "true") {
+						t.Errorf("the stored status and header are %+v", got)
+					}
 					return
 				}
 				got.problem(t, want, c.code)
-				if (want == 503) != (got.header.Get("Retry-After") != "") {
+				if (want == 503 || name == "in flight") != (got.header.Get("Retry-After") != "") {
 					t.Errorf("Retry-After is %q", got.header.Get("Retry-After"))
 				}
 			})
@@ -409,12 +423,14 @@ func TestSlowClientKeepsNoStoreOpen(t *testing.T) {
 	}
 }
 
-// `header` replaces in place what a handler in front has set, which is then a part of the response.
-func TestReplacedHeaderOfAHandlerInFront(t *testing.T) {
+// `header` replaces in place what a handler in front has set, which is then a part of the response. What one in front
+// replaces for a client reaches neither the kept response nor another client's.
+func TestReplacedHeaders(t *testing.T) {
 	address, _ := upstream(t, answers(201, ""))
-	s := serve(t, "route {", "header X-Site one", "dedup", "header X-Site one two", "reverse_proxy "+address, "}")
-	first, again := s.mustPost("k", "{}"), s.mustPost("k", "{}")
-	if first.header.Get("X-Site") != "two" || again.header.Get("X-Site") != "two" {
-		t.Errorf("the first client gets %q, and a duplicate %q", first.header.Get("X-Site"), again.header.Get("X-Site"))
+	s := serve(t, "route {", "header X-Site one", "header >X-Own 1 11", "dedup", "header X-Site one two", "reverse_proxy "+address, "}")
+	for range 3 {
+		if got := s.mustPost("k", "{}"); got.header.Get("X-Site") != "two" || got.header.Get("X-Own") != "11" {
+			t.Errorf("a client gets %v", got.header)
+		}
 	}
 }

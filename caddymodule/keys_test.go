@@ -216,6 +216,14 @@ func TestCallerAndRouteArePartOfTheKey(t *testing.T) {
 			},
 			pass: []request{k()},
 		},
+		// Served to clients of an API, a provider has an API's rules.
+		"GitHub, of an API": {
+			site:   "dedup github {\nmode api\n}\nreverse_proxy {up}",
+			groups: [][]request{{with("{}", "X-GitHub-Delivery: d")}, {with("{}", "X-GitHub-Delivery: d", "Authorization: a")}},
+			refused: map[string][]request{
+				reused: {with("other", "X-GitHub-Delivery: d")}, invalid: {with("{}", `X-GitHub-Delivery: "`)},
+			},
+		},
 	})
 }
 

@@ -201,7 +201,8 @@ func TestRequestsInFlightAreMeasured(t *testing.T) {
 	for _, waiting := s.keys.InProgress(); waiting == 0; _, waiting = s.keys.InProgress() {
 		time.Sleep(time.Millisecond)
 	}
-	if got := s.serveHTTP("k", "body"); got.status != 503 || !strings.Contains(got.body, "overloaded") {
+	got := s.serveHTTP("k", "body")
+	if refused := got.problem(t, 503, "overloaded"); got.header.Get("Retry-After") == "" || refused.ExecutionID != s.only().ExecutionID || strings.Contains(refused.Detail, "not executed") {
 		t.Errorf("one too many got %+v", got)
 	}
 	book.only(t, "refused a request", "code", "overloaded", "level", "warn", "delivery_id", "k")

@@ -163,6 +163,8 @@ func TestRefusalReachesAClientThatStillSends(t *testing.T) {
 	s.sendRaw(large, length).problem(t, 400, "idempotency_key_missing")
 	s.sendRaw(large, length, `Idempotency-Key: "broken`).problem(t, 400, "idempotency_key_invalid")
 	s.sendRaw(fmt.Sprintf("%x\r\n%s\r\n0\r\n\r\n", len(large), large), "Transfer-Encoding: chunked", "Idempotency-Key: k").problem(t, 413, "request_too_large")
+	// One that declares too much is not told to send it.
+	s.sendRaw("", length, "Expect: 100-continue", "Idempotency-Key: k").problem(t, 413, "request_too_large")
 	if runs.Load() != 0 {
 		t.Error("a refused request reached the upstream")
 	}

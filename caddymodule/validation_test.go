@@ -1,6 +1,9 @@
 package caddymodule
 
 import (
+	"encoding/json"
+	"reflect"
+	"slices"
 	"strings"
 	"testing"
 
@@ -28,6 +31,20 @@ func TestLocalCopiesAreLimitedByDefault(t *testing.T) {
 		if got := (&App{LocalCopies: configured}).localCopies(); got != want {
 			t.Errorf("the limit is %d bytes, want %d", got, want)
 		}
+	}
+}
+
+// An empty list in JSON is the default. An empty scope of its own would let all callers share their keys.
+func TestEmptyListsAreDefaults(t *testing.T) {
+	var absent, empty Settings
+	if err := json.Unmarshal([]byte(`{"scope": [], "methods": [], "release_on": [], "keys": [], "keep_header": []}`), &empty); err != nil {
+		t.Fatal(err)
+	}
+	absent.setDefaults()
+	empty.setDefaults()
+	want, got := absent.config(), empty.config()
+	if len(got.Scope) > 0 || !slices.Equal(got.Methods, want.Methods) || !reflect.DeepEqual(got.Policies, want.Policies) || !reflect.DeepEqual(got.Sources, want.Sources) || empty.check() != nil {
+		t.Errorf("got %+v, want %+v", got, want)
 	}
 }
 

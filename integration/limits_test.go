@@ -10,31 +10,6 @@ import (
 
 func limits(l ...string) string { return "limits {\n" + lines(l...) + "\n}" }
 
-func TestWaitersOverTheirLimitAreRefused(t *testing.T) {
-	t.Parallel()
-	g := newGate(t)
-	up := startUpstream(t, g.before(answers201))
-	p := start(t, conf{store: "store memory", dedup: limits("waiters_per_key 2"), site: lines(dedupBlock("wait 1m"), proxyTo(up))})
-	waiting := p.postMany(3, "/", "k", "body")
-	up.awaitRuns(t, "k", 1)
-	p.awaitWaiting(t, 2)
-	refused := p.post(t, "/", "k", "body")
-	problem := wantProblem(t, refused, 503, "overloaded")
-	if refused.Header.Get("Retry-After") == "" {
-		t.Error("the refusal has no Retry-After")
-	}
-	if strings.Contains(problem.Detail, "not executed") {
-		t.Errorf("while the first request runs, another one is told: %s", problem.Detail)
-	}
-	g.open()
-	all := replies(t, waiting)
-	allAlike(t, all)
-	if run := all[0].Header.Get("Dedup-Execution-Id"); problem.ExecutionID != run {
-		t.Errorf("the refusal names the run %q, want %q", problem.ExecutionID, run)
-	}
-	up.wantRuns(t, "k", 1)
-}
-
 func TestRunsOverTheirLimitAreRefused(t *testing.T) {
 	t.Parallel()
 	g := newGate(t)
@@ -72,11 +47,6 @@ func TestBodiesOverTheBufferAreRefused(t *testing.T) {
 		t.Errorf("the duplicate got %d and %d bytes", got.Status, len(got.Body))
 	}
 	up.wantRuns(t, "large", 1)
-	// What was held is given back.
-	for n := range 50 {
-		key := fmt.Sprint("again ", n)
-		wantFresh(t, p.post(t, "/", key, strings.Repeat("x", 1000)), 201, "run 1 of "+key)
-	}
 }
 
 func TestMemoryStoreOverItsLimitRefuses(t *testing.T) {
@@ -96,32 +66,6 @@ func TestMemoryStoreOverItsLimitRefuses(t *testing.T) {
 		break
 	}
 	wantReplay(t, p.post(t, "/", "0", "body"), first) // nothing is evicted
-}
-
-// The limit of runs refuses runs: not what is kept, and not a key that is used for
-// something else.
-func TestLimitOfRunsLeavesReplays(t *testing.T) {
-	t.Parallel()
-	eachStore(t, func(t *testing.T, store string) {
-		g := newGate(t)
-		up := startUpstream(t, func(w http.ResponseWriter, r *http.Request, n run) {
-			if n.Key == "busy" {
-				<-g.opened
-			}
-			answers201(w, r, n)
-		})
-		p := start(t, conf{store: store, dedup: limits("in_flight 1"), site: lines("dedup", proxyTo(up))})
-		kept := p.post(t, "/", "kept", "body")
-		busy := p.postLater("/", "busy", "body")
-		up.awaitRuns(t, "busy", 1)
-		wantProblem(t, p.post(t, "/", "new", "body"), 503, "overloaded")
-		wantReplay(t, p.post(t, "/", "kept", "body"), kept)
-		wantProblem(t, p.post(t, "/", "kept", "another"), 422, "idempotency_key_reused")
-		wantProblem(t, p.post(t, "/", "busy", "another"), 422, "idempotency_key_reused")
-		g.open()
-		wantFresh(t, busy.reply(t), 201, "run 1 of busy")
-		wantFresh(t, p.post(t, "/", "new", "body"), 201, "run 1 of new")
-	})
 }
 
 // A reload that is refused changes nothing of the limits.

@@ -7,6 +7,8 @@ import (
 	"net/http"
 	"testing"
 	"time"
+
+	"github.com/caddy-dedup/caddy-dedup/internal/redistest"
 )
 
 func TestReloadWithARunInFlight(t *testing.T) {
@@ -180,4 +182,21 @@ func hangingUp(client *http.Client) (*http.Client, func()) {
 		return conn, err
 	}
 	return client, func() { (<-conns).Close() }
+}
+
+// A store that hangs must not keep a process from stopping when nothing runs.
+func TestStopsWhileTheStoreHangs(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	up := startUpstream(t, answers201)
+	p := start(t, conf{store: storeAt(server.Addr), site: lines("dedup", proxyTo(up))})
+	wantFresh(t, p.post(t, "/", "first", ""), 201, "run 1 of first")
+	server.Pause()
+	wantProblem(t, p.post(t, "/", "k", ""), 503, "store_unavailable")
+	p.terminate(t)
+	if code := p.awaitExit(t); code != 0 {
+		t.Errorf("it ended with %d", code)
+	}
+	server.Resume()
+	up.wantRuns(t, "k", 0)
 }
