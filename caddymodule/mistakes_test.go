@@ -393,27 +393,6 @@ func TestSizesThatMeanSomethingElse(t *testing.T) {
 	}
 }
 
-// The same in JSON.
-func TestSettingsThatMeanNothing(t *testing.T) {
-	for want, s := range map[string]Settings{
-		"wait: 1ns is too short":          {Wait: new(caddy.Duration(1))},
-		"release_on: 409 is named twice":  {ReleaseOn: []string{"409", "409"}},
-		"release_if: the JSON pointer is": {ReleaseIf: []ReleaseIf{{Values: []string{"a"}}}},
-		"scope: a is named twice":         {Scope: []string{"a", "a"}},
-	} {
-		s.setDefaults()
-		if err := s.check(); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%v; want %q", err, want)
-		}
-	}
-	for _, s := range []Settings{{}, {Wait: new(caddy.Duration)}, {Wait: new(caddy.Duration(5e9))}} {
-		s.setDefaults()
-		if err := s.check(); err != nil {
-			t.Error(err)
-		}
-	}
-}
-
 // A * is valid in names, but is a wildcard elsewhere in Caddy. Taken literally it would match
 // nothing: no request would be protected.
 func TestNamesThatStandForNoOthers(t *testing.T) {

@@ -41,44 +41,6 @@ func TestProvidersKnownByAFieldComeFirst(t *testing.T) {
 	}
 }
 
-func TestKeySourcesThatAreMistakes(t *testing.T) {
-	for _, mistake := range []KeySource{
-		{},
-		{Header: "A", JSON: "/b"},
-		{Header: "Authorization"},
-		{Header: "cookie"},
-		{Header: "Host"},
-		{Header: "Dedup-Attempt"},
-		{Value: "{http.request.header.X-API-Key}"},
-		{Value: "{http.request.cookie.session}"},
-		{Value: "{http.request.body}"},
-		{Value: "{http.request.host}-{http.request.header.dedup-attempt}"},
-		{JSON: "id"},
-		{Parts: []KeySource{{Header: "A"}}},
-		{Prefix: "p", Parts: []KeySource{{Header: "Authorization"}}},
-	} {
-		if err := mistake.check(); err == nil {
-			t.Errorf("%+v is accepted", mistake)
-		}
-	}
-	for _, s := range []Settings{
-		{Keys: []KeySource{{Header: "A"}, {Header: "a", Prefix: "p"}}},
-		{Keys: []KeySource{{Prefix: "p", Parts: []KeySource{{Header: "A"}}}, {Prefix: "q", Parts: []KeySource{{Header: "A"}}}}},
-		{Force: "x-a", Keys: []KeySource{{Prefix: "p", Parts: []KeySource{{Header: "X-A"}}}}},
-		{Force: "X-A", Keys: []KeySource{{Value: "{http.request.header.x-a}"}}},
-		{Force: "Authorization"},
-		{Force: "Content-Type"},
-		{Scope: []string{"{http.request.body}"}},
-		{Scope: []string{""}},
-		{Scope: []string{"{http.request.host}", "{http.request.header.Dedup-Execution-Id}"}},
-	} {
-		s.setDefaults()
-		if err := s.check(); err == nil {
-			t.Errorf("%s is accepted", fmt.Sprintf("%+v", s))
-		}
-	}
-}
-
 // kept is how long the site's only record is kept, from the end of its run.
 func (s *site) kept() time.Duration {
 	s.t.Helper()
@@ -148,6 +110,18 @@ func TestRetentionFromDefaults(t *testing.T) {
 				t.Errorf("kept for %s, want %s", got, defaultMaxRetention)
 			}
 		})
+	}
+}
+
+// A provider's retention is its own, unless the handler sets one.
+func TestRetentionOfProviders(t *testing.T) {
+	const delivery = `{"notificationItems":[{"NotificationRequestItem":{"eventCode":"AUTHORISATION","pspReference":"1","success":"true"}}]}`
+	for line, want := range map[string]time.Duration{"": 30 * 24 * time.Hour, "retention 1h": time.Hour} {
+		s := serve(t, "dedup adyen {", line, "}", "respond done 201")
+		if s.mustPost("", delivery); s.kept() != want {
+			t.Errorf("with %q kept for %s, want %s", line, s.kept(), want)
+		}
+		s.stop()
 	}
 }
 
@@ -346,36 +320,5 @@ func TestMistakesInKeysNameTheWord(t *testing.T) {
 		if err := handlerOf(line); err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "key: key") || !strings.Contains(err.Error(), "Testfile:") {
 			t.Errorf("%q: %v; want %q", line, err, want)
 		}
-	}
-}
-
-func TestRetentionSourcesThatAreMistakes(t *testing.T) {
-	for _, c := range []struct {
-		from *RetentionSource
-		says string
-	}{
-		{&RetentionSource{}, "exactly one"},
-		{&RetentionSource{Header: "X-Window", JSON: "/window"}, "exactly one"},
-		{&RetentionSource{Header: "X Window"}, "not a field name"},
-		{&RetentionSource{Header: "dedup-retention"}, "never arrives"},
-		{&RetentionSource{Header: "Host"}, "never arrives"},
-		{&RetentionSource{Header: "authorization"}, "credential"},
-		{&RetentionSource{Header: "Cookie"}, "credential"},
-		{&RetentionSource{JSON: "window"}, "must start with a slash"},
-		{&RetentionSource{JSON: "/~window"}, "~0"},
-		{&RetentionSource{JSON: "/window", Max: -1}, "too short"},
-		{&RetentionSource{JSON: "/window", Max: 1}, "too short"},
-		{&RetentionSource{JSON: "/window", Max: 1 << 62}, "too long"},
-	} {
-		s := Settings{RetentionFrom: c.from}
-		s.setDefaults()
-		if err := s.check(); err == nil || !strings.Contains(err.Error(), "retention_from") || !strings.Contains(err.Error(), c.says) {
-			t.Errorf("%q %q %d: got %v; want an error with %q", c.from.Header, c.from.JSON, c.from.Max, err, c.says)
-		}
-	}
-	s := Settings{Force: "x-window", RetentionFrom: &RetentionSource{Header: "X-Window"}}
-	s.setDefaults()
-	if err := s.check(); err == nil || !strings.Contains(err.Error(), "where the retention comes from") {
-		t.Errorf("force and retention_from of one field: got %v", err)
 	}
 }
