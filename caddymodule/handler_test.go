@@ -371,6 +371,15 @@ func TestHandlerGivesItsBudgetBack(t *testing.T) {
 	}
 }
 
+// What the inner one of two dedups has read of a body, the outer one holds no more.
+func TestBodyIsHeldOnceByTwoDedups(t *testing.T) {
+	address, _ := upstream(t, answers(201, ""))
+	s := serveWith(t, "limits {\nbuffered 1MiB\n}", "route {", "dedup", "dedup {\nscope another\n}", "reverse_proxy "+address, "}")
+	if got := s.mustPost("k", strings.Repeat("x", 600<<10)); got.status != 201 {
+		t.Errorf("the only request got %+v", got)
+	}
+}
+
 // largeAnswers answers with more than the kernel's buffers take.
 func largeAnswers(w http.ResponseWriter, _ *http.Request, _ int) {
 	for range 8 << 10 {

@@ -224,12 +224,19 @@ func TestDuplicateWithAnUnreadBodyDoesNotWait(t *testing.T) {
 	}
 }
 
-// The refusal of a response that is not kept says why it is not, and so does its record.
+// The refusal of a response that is not kept says why it is not, and so does its record. One of exactly the limit
+// is kept.
 func TestResponseThatIsNotKeptSaysWhy(t *testing.T) {
 	address, _ := upstream(t, answers(201, "large"))
-	s := serve(t, "dedup {", "max_response_body 3", "}", "reverse_proxy "+address)
+	whole := serve(t, "dedup {", "max_response_body 5", "}", "reverse_proxy "+address)
+	whole.mustPost("k", "")
+	if got := whole.mustPost("k", ""); got.status != 201 || got.body != "large" {
+		t.Errorf("of a response of the limit the duplicate got %+v", got)
+	}
+	whole.stop()
+	s := serve(t, "dedup {", "max_response_body 4", "}", "reverse_proxy "+address)
 	s.mustPost("k", "")
-	const why = "larger than max_response_body, 3 bytes"
+	const why = "larger than max_response_body, 4 bytes"
 	if got := s.mustPost("k", ""); got.status != 409 || !strings.Contains(got.body, why) || !strings.Contains(s.only().Reason, why) {
 		t.Errorf("the duplicate got %s; the record has %q", got.body, s.only().Reason)
 	}

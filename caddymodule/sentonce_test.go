@@ -316,6 +316,36 @@ func TestSpellingOfAMethodIsNoWayPast(t *testing.T) {
 	}
 }
 
+// A request without a key keeps its offer, and its connection.
+func TestUpgradeWithoutAKeyPasses(t *testing.T) {
+	address, _ := rawUpstream(t, afterRequest("HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: echo\r\n\r\nhello"))
+	s := serve(t, "dedup", "reverse_proxy "+address)
+	var client told
+	sent(&client, s.URL, "POST / HTTP/1.1\r\nHost: example.test\r\nConnection: Upgrade\r\nUpgrade: echo\r\nContent-Length: 0\r\n\r\n")
+	if got := strings.Join(client.lines, ""); !strings.HasPrefix(got, "101 ") {
+		t.Errorf("the client got %s", got)
+	}
+}
+
+// A call of gRPC has no key over HTTP/2.
+func TestGRPCHasNoKey(t *testing.T) {
+	address, runs := upstream(t, answers(201, ""))
+	s := serve(t, "dedup", "reverse_proxy "+address)
+	for kind, want := range map[string]int64{
+		"application/grpc": 2, "application/grpc+proto": 2, "Application/GRPC; x=y": 2, "application/grpc-web": 1, "application/grpcx": 1,
+	} {
+		runs.Store(0)
+		for range 2 {
+			r := with("", "Idempotency-Key: "+kind, "Content-Type: "+kind).http()
+			r.Proto, r.ProtoMajor, r.ProtoMinor = "HTTP/2.0", 2, 0
+			s.Config.Handler.ServeHTTP(httptest.NewRecorder(), r)
+		}
+		if runs.Load() != want {
+			t.Errorf("%s ran %d times, want %d", kind, runs.Load(), want)
+		}
+	}
+}
+
 // gRPC is of HTTP/2 and HTTP/3. Its name alone is no way past a required key.
 func TestGRPCOverHTTP1(t *testing.T) {
 	address, runs := upstream(t, answers(201, ""))

@@ -108,7 +108,7 @@ func TestSlowDownloadsHoldNoRoom(t *testing.T) {
 // it. All are kept.
 func TestClientsThatReadNothing(t *testing.T) {
 	t.Parallel()
-	const clients, size = 500, 1 << 20
+	const clients, size = 200, 1 << 20
 	g := newGate(t)
 	up := startUpstream(t, g.before(answersDeclared(size)))
 	p := start(t, conf{store: "store file", dedup: lines("local_copies off", limits("buffered 32MiB", "client_idle 1s")), site: lines("dedup", proxyTo(up))})
@@ -116,7 +116,7 @@ func TestClientsThatReadNothing(t *testing.T) {
 		stalled(t, p, fmt.Sprint(n))
 	}
 	eventually(t, "all are in flight", func() bool { return p.scrape(t)["caddy_dedup_in_flight"] == clients })
-	check := p.wantAtMost(t, 256<<20)
+	check := p.wantAtMost(t, 224<<20)
 	g.open()
 	eventually(t, "all are kept and all clients disconnected", func() bool {
 		now := p.scrape(t)
@@ -149,13 +149,14 @@ func TestStreamsThatDeclareBodies(t *testing.T) {
 // Replays that are not read take no more than the limit.
 func TestReplaysThatAreNotRead(t *testing.T) {
 	t.Parallel()
-	const clients, size = 800, 512 << 10
+	const clients, size = 300, 512 << 10
 	for name, store := range map[string]string{"redis": redisStore(t), "file": "store file"} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			up := startUpstream(t, answersDeclared(size))
 			p := start(t, conf{store: store, dedup: lines("local_copies off", limits("buffered 32MiB", "client_idle 1s")), site: lines("dedup", proxyTo(up))})
 			p.post(t, "/", "k", "body")
-			check := p.wantAtMost(t, 192<<20)
+			check := p.wantAtMost(t, 144<<20)
 			for range clients {
 				stalled(t, p, "k")
 			}

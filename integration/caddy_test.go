@@ -223,19 +223,3 @@ func shortTempDir(t *testing.T) string {
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
 	return dir
 }
-
-// startJSON runs the binary with a configuration in JSON, without an admin API,
-// and waits until it serves.
-func startJSON(t *testing.T, dir string, port int, config string) *caddy {
-	t.Helper()
-	file := filepath.Join(dir, "caddy.json")
-	if err := os.WriteFile(file, []byte(config), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	p := startProcess(t, dir, "run", "--config", file)
-	p.addr = fmt.Sprintf("127.0.0.1:%d", port)
-	p.awaitLog(t, "serving initial configuration", func(e entry) bool {
-		return e.text("msg") == "serving initial configuration"
-	})
-	return p
-}

@@ -57,24 +57,6 @@ func TestRunGoesOnWhenTheClientIsGone(t *testing.T) {
 	}
 }
 
-func TestWaiterThatLeavesEndsNothing(t *testing.T) {
-	t.Parallel()
-	g := newGate(t)
-	up := startUpstream(t, g.before(answers201))
-	p := start(t, conf{store: "store memory", site: lines("dedup", proxyTo(up))})
-
-	first := p.postLater("/", "k", "body")
-	up.awaitRuns(t, "k", 1)
-	ctx, leave := context.WithCancel(t.Context())
-	leaver, stayer := p.postLater("/", "k", "body", within(ctx)), p.postLater("/", "k", "body")
-	p.awaitWaiting(t, 2, leaver, stayer)
-	leave()
-	<-leaver.done
-	g.open()
-	wantReplay(t, stayer.reply(t), first.reply(t))
-	up.wantRuns(t, "k", 1)
-}
-
 func TestNothingIsClaimedWhenTheClientLeavesWhileSending(t *testing.T) {
 	t.Parallel()
 	eachStore(t, func(t *testing.T, store string) {

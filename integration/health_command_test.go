@@ -1,10 +1,8 @@
 package integration
 
 import (
-	"context"
 	"fmt"
 	"net"
-	"os/exec"
 	"strings"
 	"testing"
 
@@ -47,14 +45,6 @@ func TestHealthCommand(t *testing.T) {
 	mustSay(t, p.health(t, 1, "--live"), "does not answer")
 }
 
-// No store is open where no dedup stands on a route, and so nothing is ready.
-func TestHealthCommandWithoutDedup(t *testing.T) {
-	t.Parallel()
-	p := start(t, conf{store: "store file", site: "respond done 201"})
-	mustSay(t, p.health(t, 1), "no store is open")
-	p.health(t, 0, "--live")
-}
-
 // A port that takes connections and says nothing does not hold a probe up, and one that is
 // no caddy-dedup is not taken for one.
 func TestHealthCommandAsksTheRightProcess(t *testing.T) {
@@ -74,40 +64,6 @@ func TestHealthCommandAsksTheRightProcess(t *testing.T) {
 		if code != 1 || !strings.Contains(output, "does not answer as the admin API of a caddy-dedup") {
 			t.Errorf("before another server, health %v ended with %d:\n%s", live, code, output)
 		}
-	}
-}
-
-// It finds the admin API as `keys` does, and needs no shell, no other program and no file.
-func TestHealthCommandFindsTheAdminAPI(t *testing.T) {
-	t.Parallel()
-	up := startUpstream(t, answers201)
-	a := startProxyCommand(t, up)
-	nowhere := "CADDY_ADMIN=unix/" + shortTempDir(t) + "/nobody.sock"
-	healthIn := func(env ...string) (string, int) {
-		ctx, cancel := context.WithTimeout(t.Context(), patience)
-		defer cancel()
-		cmd := exec.CommandContext(ctx, binary, "health")
-		cmd.Env = append([]string{"PATH=", "HOME=" + a.conf.dir, "XDG_CONFIG_HOME=" + a.conf.dir + "/config"}, env...)
-		output, _ := cmd.CombinedOutput() // a status of 1 is an answer
-		return string(output), cmd.ProcessState.ExitCode()
-	}
-	data := "XDG_DATA_HOME=" + a.conf.dir + "/data"
-	if output, code := healthIn(data); code != 0 || !strings.Contains(output, "ready: file store") {
-		t.Errorf("beside a proxy it ended with %d:\n%s", code, output)
-	}
-	if output, code := healthIn(data, nowhere); code != 1 {
-		t.Errorf("with a CADDY_ADMIN where nobody is it ended with %d:\n%s", code, output)
-	}
-	startProxyIn(t, a.conf.dir, up, "--redis", strings.TrimPrefix(redisStore(t), "store redis "))
-	if output, code := healthIn(data); code != 2 || !strings.Contains(output, "--address") {
-		t.Errorf("beside two proxies it ended with %d:\n%s", code, output)
-	}
-	home := shortTempDir(t)
-	if output, code := healthIn("XDG_DATA_HOME=" + home); code != 1 || !strings.Contains(output, "no admin API of caddy-dedup answers") {
-		t.Errorf("beside no process it ended with %d:\n%s", code, output)
-	}
-	if files := filesIn(t, home); len(files) > 0 {
-		t.Errorf("it has written %v", files)
 	}
 }
 

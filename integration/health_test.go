@@ -40,15 +40,3 @@ func TestProbesSeeTheStore(t *testing.T) {
 	server.Resume()
 	eventually(t, "it is ready again", func() bool { return probe("/ready").Status == 200 })
 }
-
-// Without a dedup on any route no store is open, and a probe opens none.
-func TestProbesOpenNoStore(t *testing.T) {
-	t.Parallel()
-	p := start(t, conf{store: "store file", site: lines("dedup_health", "respond done 201")})
-	for range 2 {
-		got := p.post(t, "/", "", "", method("GET"))
-		if got.Status != 503 || !strings.Contains(got.Body, "no store is open") {
-			t.Errorf("got %d %s", got.Status, got.Body)
-		}
-	}
-}

@@ -1,11 +1,9 @@
 package integration
 
 import (
-	"bufio"
 	"context"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"strings"
 	"testing"
@@ -113,144 +111,6 @@ func TestLargeAnswerThatFreesTheKeySaysSo(t *testing.T) {
 	})
 }
 
-// The client that began the run loses its network, or hangs up: who follows gets all.
-func TestFollowerOfALargeResponseGoesOnAlone(t *testing.T) {
-	t.Parallel()
-	for name, lose := range map[string]func(t *testing.T, p *caddy){
-		"stalls":  func(t *testing.T, p *caddy) { stalled(t, p, "k") },
-		"hang up": func(t *testing.T, p *caddy) { _ = stalled(t, p, "k").Close() },
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			g := newGate(t)
-			up := begunLarge(t, g)
-			p := start(t, conf{store: "store memory", site: lines(dedupBlock("max_response_body 1MiB"), proxyTo(up))})
-			lose(t, p)
-			up.awaitRuns(t, "k", 1)
-			body := following(t, p, "k")
-			g.open()
-			wantRest(t, "the follower", body)
-			up.wantRuns(t, "k", 1)
-		})
-	}
-}
-
-// The client that began the run stalls while another one follows, is disconnected, and
-// reads on: it sees that its answer is cut.
-func TestClientThatIsDisconnectedSeesIt(t *testing.T) {
-	t.Parallel()
-	g := newGate(t)
-	up := begunLarge(t, g)
-	p := start(t, conf{store: "store memory", site: lines(dedupBlock("max_response_body 1MiB"), proxyTo(up))})
-	conn := stalled(t, p, "k")
-	up.awaitRuns(t, "k", 1)
-	body := following(t, p, "k")
-	g.open()
-	wantRest(t, "the follower", body)
-	answer, err := http.ReadResponse(bufio.NewReader(conn), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer answer.Body.Close()
-	if n, err := io.Copy(io.Discard, answer.Body); err == nil {
-		t.Errorf("%d of %d bytes look like a whole answer", n, largeSize)
-	}
-}
-
-// A client that takes little at a time, but steadily, is not one that takes nothing:
-// neither alone nor beside a faster one.
-func TestSteadyReaderIsNotCut(t *testing.T) {
-	t.Parallel()
-	const size = largeSize
-	read := func(t *testing.T, body io.Reader) {
-		t.Helper()
-		const perSecond = 200 << 10
-		total := 0
-		for begun := time.Now(); time.Since(begun) < 8*time.Second; time.Sleep(50 * time.Millisecond) { // its pace
-			// A busy machine wakes it late: then it takes what has become due.
-			due := int64(time.Since(begun).Seconds()*perSecond) - int64(total)
-			n, err := io.CopyN(io.Discard, body, due)
-			if total += int(n); err != nil {
-				t.Fatalf("it got %d of %d bytes: %v", total, size, err)
-			}
-		}
-		n, err := io.Copy(io.Discard, body)
-		if total += int(n); total < size || err != nil {
-			t.Errorf("it got %d of %d bytes: %v", total, size, err)
-		}
-	}
-	up := startUpstream(t, answersLarge(size))
-	p := start(t, conf{store: "store memory", dedup: limits("client_idle 2s"), site: lines(dedupBlock("max_response_body 100KiB"), proxyTo(up))})
-	// Its kernel takes in as little as it does: else that would take megabytes at once, and
-	// then nothing for longer than client_idle. It asks for more when half of its room is
-	// free, which is twice what is set: here after 0.6 s.
-	slowly := &http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, network, addr string) (net.Conn, error) {
-		conn, err := new(net.Dialer).DialContext(ctx, network, addr)
-		if err != nil {
-			return nil, err
-		}
-		return conn, conn.(*net.TCPConn).SetReadBuffer(128 << 10)
-	}}}
-	for _, others := range []int{0, 1} {
-		key := fmt.Sprint("k", others)
-		answer, err := slowly.Do(p.newPost("/", key, "body"))
-		if err != nil {
-			t.Fatal(err)
-		}
-		for range others {
-			p.postLater("/", key, "body")
-		}
-		defer answer.Body.Close()
-		read(t, answer.Body)
-	}
-}
-
-// Two dedups on one path: what the inner one has read of the body, the outer one holds no more.
-func TestBodyIsHeldOnceByTwoDedups(t *testing.T) {
-	t.Parallel()
-	up := startUpstream(t, answers201)
-	p := start(t, conf{store: "store memory", dedup: limits("buffered 1MiB"), site: "route {\n" + lines("dedup", dedupBlock("scope another"), proxyTo(up)) + "\n}"})
-	if got := p.post(t, "/", "k", strings.Repeat("x", 600<<10)); got.Status != 201 {
-		t.Errorf("the only request is answered with %d: %s", got.Status, got.Body)
-	}
-	up.wantRuns(t, "k", 1)
-}
-
-// A download that is not kept, and that nobody reads any more, ends at the upstream too,
-// even while that one sends nothing.
-func TestDownloadEndsWithItsLastReader(t *testing.T) {
-	t.Parallel()
-	for name, client := range map[string]*http.Client{"HTTP1": oneShot, "HTTP2": unencryptedHTTP2()} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			ended := make(chan struct{})
-			up := startUpstream(t, func(w http.ResponseWriter, r *http.Request, n run) {
-				answersLarge(2<<20)(w, r, n)
-				<-r.Context().Done() // it waits for something
-				close(ended)
-			})
-			p := start(t, conf{store: "store memory", global: "servers {\nprotocols h1 h2c\n}", site: lines(dedupBlock("max_response_body 1MiB"), proxyTo(up))})
-			ctx, leave := context.WithCancel(t.Context())
-			defer leave()
-			answer, err := client.Do(p.newPost("/", "k", "body", within(ctx)))
-			if err != nil {
-				t.Fatal(err)
-			}
-			if _, err := io.CopyN(io.Discard, answer.Body, 2<<20); err != nil {
-				t.Fatal(err)
-			}
-			wantProblem(t, p.post(t, "/", "k", "body"), 409, "response_not_kept")
-			leave()
-			answer.Body.Close()
-			select {
-			case <-ended:
-			case <-time.After(patience):
-				t.Error("the upstream's request goes on")
-			}
-		})
-	}
-}
-
 // A stream may pause for longer than its client may take nothing: it is the upstream
 // that says nothing.
 func TestPauseOfAStreamIsNotItsClients(t *testing.T) {
@@ -278,38 +138,6 @@ func TestPauseOfAStreamIsNotItsClients(t *testing.T) {
 			up.wantRuns(t, "k", 1)
 		})
 	}
-}
-
-// Responses that nobody reads take the room of duplicates, not that of runs: a run that
-// has begun ends and is kept, and new ones are refused, with a body or without.
-func TestStalledReplaysLeaveRoomForRuns(t *testing.T) {
-	t.Parallel()
-	g := newGate(t)
-	up := startUpstream(t, func(w http.ResponseWriter, r *http.Request, n run) {
-		if n.Key == "kept" {
-			answersLarge(largeSize)(w, r, n)
-			return
-		}
-		<-g.opened
-		answersLarge(1<<20)(w, r, n)
-	})
-	site := lines(dedupBlock("timeout 10s", "max_response_body 16MiB"), proxyTo(up))
-	p := start(t, conf{store: "store memory", dedup: limits("buffered 8500KiB"), site: site})
-	p.post(t, "/", "kept", "body")
-	late := p.postLater("/", "late", "")
-	up.awaitRuns(t, "late", 1)
-	for range 10 {
-		slowly(stalled(t, p, "kept")) // one that stalls is disconnected
-	}
-	p.awaitCall(t, "(*clientWriter).Send(")
-	wantProblem(t, p.post(t, "/", "new", ""), 503, "overloaded")
-	wantProblem(t, p.post(t, "/", "new", "body"), 503, "overloaded")
-	g.open()
-	if got := late.reply(t); got.Status != 200 || len(got.Body) != 1<<20 {
-		t.Fatalf("the run in flight was answered with %d and %d bytes", got.Status, len(got.Body))
-	}
-	up.wantRuns(t, "late", 1)
-	up.wantRuns(t, "new", 0)
 }
 
 // What is known to have been executed does not pass when its response cannot be read,
@@ -375,5 +203,62 @@ func waitingReplay(t *testing.T, copies string) {
 	wantProblem(t, got, 503, "store_unavailable")
 	if got.executionID() == "" {
 		t.Error("the refusal does not name the execution")
+	}
+}
+
+// A download that is not kept, and that nobody reads any more, ends at the upstream too,
+// even while that one sends nothing.
+func TestDownloadEndsWithItsLastReader(t *testing.T) {
+	t.Parallel()
+	for name, client := range map[string]*http.Client{"HTTP1": oneShot, "HTTP2": unencryptedHTTP2()} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			ended := make(chan struct{})
+			up := startUpstream(t, func(w http.ResponseWriter, r *http.Request, n run) {
+				answersLarge(2<<20)(w, r, n)
+				<-r.Context().Done() // it waits for something
+				close(ended)
+			})
+			p := start(t, conf{store: "store memory", global: "servers {\nprotocols h1 h2c\n}", site: lines(dedupBlock("max_response_body 1MiB"), proxyTo(up))})
+			ctx, leave := context.WithCancel(t.Context())
+			defer leave()
+			answer, err := client.Do(p.newPost("/", "k", "body", within(ctx)))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := io.CopyN(io.Discard, answer.Body, 2<<20); err != nil {
+				t.Fatal(err)
+			}
+			wantProblem(t, p.post(t, "/", "k", "body"), 409, "response_not_kept")
+			leave()
+			answer.Body.Close()
+			select {
+			case <-ended:
+			case <-time.After(patience):
+				t.Error("the upstream's request goes on")
+			}
+		})
+	}
+}
+
+// The client that began the run loses its network, or hangs up: who follows gets all.
+func TestFollowerOfALargeResponseGoesOnAlone(t *testing.T) {
+	t.Parallel()
+	for name, lose := range map[string]func(t *testing.T, p *caddy){
+		"stalls":  func(t *testing.T, p *caddy) { stalled(t, p, "k") },
+		"hang up": func(t *testing.T, p *caddy) { _ = stalled(t, p, "k").Close() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			g := newGate(t)
+			up := begunLarge(t, g)
+			p := start(t, conf{store: "store memory", site: lines(dedupBlock("max_response_body 1MiB"), proxyTo(up))})
+			lose(t, p)
+			up.awaitRuns(t, "k", 1)
+			body := following(t, p, "k")
+			g.open()
+			wantRest(t, "the follower", body)
+			up.wantRuns(t, "k", 1)
+		})
 	}
 }

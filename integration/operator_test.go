@@ -23,53 +23,6 @@ func (p *caddy) operator(t *testing.T, method, path string, want int) map[string
 	return record
 }
 
-const unknownKey = "00000000000000000000000000000000000000000000000000000000000000ff"
-
-func TestOperatorReleasesAHeldKey(t *testing.T) {
-	t.Parallel()
-	eachStore(t, func(t *testing.T, store string) {
-		up := startUpstream(t, inTurn(noAnswer, answers201))
-		p := start(t, conf{store: store, site: lines(
-			dedupBlock("on_unknown hold"), proxyTo(up))})
-		if got := p.post(t, "/", "k", "body"); got.Status != 502 {
-			t.Fatalf("got %d", got.Status)
-		}
-		held := p.post(t, "/", "k", "body")
-		wantProblem(t, held, 409, "outcome_unknown")
-		key := strings.TrimSuffix(held.Body[strings.Index(held.Body, "release the key ")+len("release the key "):][:64], `"`)
-
-		record := p.operator(t, http.MethodGet, key, 200)
-		if record["state"] != "held" || record["attempt"] != 1.0 || record["delivery_id"] != "k" {
-			t.Errorf("the record is %v", record)
-		}
-		if _, shown := record["token"]; shown {
-			t.Error("the owner's token is shown")
-		}
-		p.operator(t, http.MethodPost, key+"/release", 204)
-		if record := p.operator(t, http.MethodGet, key, 200); record["state"] != "released" || record["attempt"] != 1.0 {
-			t.Errorf("the released record is %v", record)
-		}
-		first := p.post(t, "/", "k", "body")
-		wantFresh(t, first, 201, "run 2 of k")
-		wantAttempt(t, up, "k", 2, "2")
-		wantReplay(t, p.post(t, "/", "k", "body"), first)
-
-		if record := p.operator(t, http.MethodGet, key, 200); record["response"] != nil {
-			t.Errorf("a body is shown that nobody asked for: %v", record)
-		}
-		response, _ := p.operator(t, http.MethodGet, key+"?body=true", 200)["response"].(map[string]any)
-		if response["body"] != "run 2 of k" || response["status"] != 201.0 {
-			t.Errorf("the response is %v", response)
-		}
-		p.operator(t, http.MethodPost, key+"/release", 204) // complete keys, too
-		wantFresh(t, p.post(t, "/", "k", "body"), 201, "run 3 of k")
-		p.operator(t, http.MethodDelete, key, 204)
-		p.operator(t, http.MethodGet, key, 404)
-		wantFresh(t, p.post(t, "/", "k", "body"), 201, "run 4 of k")
-		wantAttempt(t, up, "k", 4, "1")
-	})
-}
-
 // A held key whose work is done gets an answer: its duplicates get that, and nothing runs.
 func TestOperatorCompletesAHeldKey(t *testing.T) {
 	t.Parallel()

@@ -8,7 +8,6 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -139,20 +138,6 @@ func TestSlowSteadyClientIsServed(t *testing.T) {
 	}
 }
 
-// A client that accepts nothing is disconnected after client_idle.
-func TestStalledClientIsDisconnected(t *testing.T) {
-	t.Parallel()
-	up := startUpstream(t, answersLarge(8<<20))
-	p := start(t, conf{store: "store memory", dedup: limits("client_idle 1s"), site: lines("dedup", proxyTo(up))})
-	stalled(t, p, "k")
-	up.awaitRuns(t, "k", 1)
-	eventually(t, "nobody writes to it any more", func() bool {
-		_, dump := p.askAdmin(t, "GET", "/debug/pprof/goroutine?debug=2", "", "")
-		return !strings.Contains(dump, "exchange.(*recorder).deliver")
-	})
-	up.wantRuns(t, "k", 1)
-}
-
 // A download that is larger than is kept goes on for longer than the run's time limit.
 func TestLongDownloadIsNotCut(t *testing.T) {
 	t.Parallel()
@@ -176,35 +161,6 @@ func TestLongDownloadIsNotCut(t *testing.T) {
 	}
 	wantProblem(t, p.post(t, "/", "k", "body"), 409, "response_not_kept")
 	up.wantRuns(t, "k", 1)
-}
-
-// Whoever waits for a response that turns out to be larger than is kept does not follow
-// it: it could not get the whole.
-func TestWaitersOfALargeResponseAreToldSo(t *testing.T) {
-	t.Parallel()
-	g := newGate(t)
-	up := startUpstream(t, g.before(func(w http.ResponseWriter, _ *http.Request, _ run) {
-		w.Header().Set("Content-Length", strconv.Itoa(3<<20)) // else the proxy makes it a stream
-		_, _ = io.WriteString(w, strings.Repeat("x", 3<<20))
-	}))
-	p := start(t, conf{store: "store file", site: lines(dedupBlock("max_response_body 1MiB"), proxyTo(up))})
-	first := p.postLater("/", "k", "body")
-	up.awaitRuns(t, "k", 1)
-	var waiting []*pending
-	for range 5 {
-		waiting = append(waiting, p.postLater("/", "k", "body"))
-	}
-	eventually(t, "they wait", func() bool {
-		_, dump := p.askAdmin(t, "GET", "/debug/pprof/goroutine?debug=2", "", "")
-		return strings.Count(dump, "engine.(*Engine).follow(") == len(waiting)
-	})
-	g.open()
-	if got := first.reply(t); got.Status != 200 || len(got.Body) != 3<<20 {
-		t.Errorf("the client got %d with %d bytes", got.Status, len(got.Body))
-	}
-	for _, got := range replies(t, waiting) {
-		wantProblem(t, got, 409, "response_not_kept")
-	}
 }
 
 // The end of a stream that its upstream cuts is the followers' end too, and they see
@@ -238,78 +194,6 @@ func TestFollowersSeeACutStream(t *testing.T) {
 	for _, body := range bodies {
 		if _, err := io.ReadAll(body); !errors.Is(err, io.ErrUnexpectedEOF) {
 			t.Errorf("the stream ended with %v, want it cut", err)
-		}
-	}
-}
-
-// A follower that reads nothing holds up neither the run nor the others.
-func TestStalledFollowerHoldsUpNobody(t *testing.T) {
-	t.Parallel()
-	g := newGate(t)
-	const size = 6 << 20
-	up := startUpstream(t, func(w http.ResponseWriter, r *http.Request, n run) {
-		fmt.Fprint(w, "begun:")
-		w.(http.Flusher).Flush()
-		<-g.opened
-		answersLarge(size)(w, r, n)
-	})
-	p := start(t, conf{store: "store memory", site: lines(dedupBlock("max_response_body 16MiB"), proxyTo(up))})
-	first := p.postLater("/", "k", "body")
-	up.awaitRuns(t, "k", 1)
-	for range 20 {
-		stalled(t, p, "k")
-	}
-	reading := p.postMany(3, "/", "k", "body")
-	g.open()
-	for _, got := range append(replies(t, reading), first.reply(t)) {
-		if len(got.Body) != size+len("begun:") {
-			t.Errorf("got %d bytes", len(got.Body))
-		}
-	}
-	up.wantRuns(t, "k", 1)
-}
-
-// What is declared and never sent costs nothing, and many who do so hold up nobody.
-func TestDeclaredBodiesThatNeverComeTakeNoRoom(t *testing.T) {
-	t.Parallel()
-	up := startUpstream(t, answers201)
-	p := start(t, conf{store: "store memory", dedup: limits("buffered 2MiB"), site: lines("dedup", proxyTo(up))})
-	for n := range 200 {
-		conn, err := net.Dial("tcp", p.addr)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer conn.Close()
-		fmt.Fprintf(conn, "POST / HTTP/1.1\r\nHost: dedup.test\r\nIdempotency-Key: never %d\r\nContent-Length: 1000000\r\n\r\n", n)
-	}
-	for n := range 20 {
-		key := fmt.Sprint("k", n)
-		wantFresh(t, p.post(t, "/", key, strings.Repeat("x", 100_000)), 201, "run 1 of "+key)
-	}
-}
-
-// While there is little room, responses wait for it: all of them are kept.
-func TestResponsesAreKeptUnderPressure(t *testing.T) {
-	t.Parallel()
-	g := newGate(t)
-	up := startUpstream(t, g.before(answersLarge(600<<10)))
-	p := start(t, conf{store: "store memory", dedup: limits("buffered 1MiB"), site: lines("dedup", proxyTo(up))})
-	var all []*pending
-	for n := range 12 {
-		all = append(all, p.postLater("/", fmt.Sprint("k", n), "body"))
-	}
-	for n := range 12 {
-		up.awaitRuns(t, fmt.Sprint("k", n), 1)
-	}
-	g.open()
-	for n, got := range replies(t, all) {
-		if got.Status != 200 || len(got.Body) != 600<<10 {
-			t.Fatalf("request %d got %d with %d bytes", n, got.Status, len(got.Body))
-		}
-	}
-	for n := range 12 {
-		if got := p.post(t, "/", fmt.Sprint("k", n), "body"); got.Status != 200 || len(got.Body) != 600<<10 || !got.replayed() {
-			t.Errorf("the duplicate %d got %d with %d bytes, replayed: %v", n, got.Status, len(got.Body), got.replayed())
 		}
 	}
 }

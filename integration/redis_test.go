@@ -9,7 +9,6 @@ import (
 	"os/exec"
 	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 
@@ -57,24 +56,6 @@ func recordIn(key string) string { return "dedup:{" + key + "}" }
 // runsIn reports whether Redis has a run in flight under the name of a record.
 func runsIn(t *testing.T, client *redis.Client, name string) bool {
 	return strings.HasPrefix(client.Get(t.Context(), name).Val(), "D1f")
-}
-
-// responseIn returns the token of a record in Redis, and where its response begins, by
-// the lengths that stand in its head.
-func responseIn(t *testing.T, value string) (token string, at int) {
-	t.Helper()
-	at = 56
-	for i, length := range []string{value[39:42], value[42:47], value[47:50], value[50:56]} {
-		n, err := strconv.Atoi(length)
-		if err != nil {
-			t.Fatalf("a record with the head %q", value[:at])
-		}
-		if i == 0 {
-			token = value[at : at+n]
-		}
-		at += n
-	}
-	return token, at + 1 // behind the byte that says where its body is
 }
 
 // redisClient is a connection of the test's own.

@@ -109,27 +109,6 @@ func TestReloadReadsEncryptionKeysAgain(t *testing.T) {
 	})
 }
 
-// Two sites that name one store's directory by two paths share it, and so do two
-// configurations.
-func TestStoreFileBehindALink(t *testing.T) {
-	t.Parallel()
-	dir := shortTempDir(t)
-	if err := os.Mkdir(filepath.Join(dir, "real"), 0o700); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Symlink(filepath.Join(dir, "real"), filepath.Join(dir, "link")); err != nil {
-		t.Skip("no symbolic links here:", err)
-	}
-	up := startUpstream(t, answers201)
-	shared := "dedup {\nscope shared\nstore file %s/%s/dedup\n}\nreverse_proxy %s\n"
-	p := start(t, conf{sites: "http://a.test:PORT {\n" + fmt.Sprintf(shared, dir, "real", up.addr) + "}\nhttp://b.test:PORT {\n" +
-		fmt.Sprintf(shared, dir, "link", up.addr) + "}\n"})
-	first := p.post(t, "/", "k", "body", host("a.test"))
-	wantFresh(t, first, 201, "run 1 of k")
-	wantReplay(t, p.post(t, "/", "k", "body", host("b.test")), first)
-	up.wantRuns(t, "k", 1)
-}
-
 // A configuration that names a store which is taken by another process fails to
 // load, and the one that runs goes on serving meanwhile.
 func TestReloadToAStoreThatDoesNotOpen(t *testing.T) {

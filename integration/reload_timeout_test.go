@@ -42,18 +42,3 @@ func TestReloadWithAnotherTimeoutKeepsWhatIsUnstored(t *testing.T) {
 		})
 	}
 }
-
-// The timeout that a reload sets counts for the store that stays open.
-func TestReloadReachesTheTimeout(t *testing.T) {
-	t.Parallel()
-	server := redistest.Start(t)
-	way := startLink(t, server.Addr)
-	up := startUpstream(t, answers201)
-	p := start(t, conf{store: storeAt(way.addr), site: lines("dedup", proxyTo(up))})
-	end := way.suffer(t, `{"name": "slow", "type": "latency", "stream": "downstream", "attributes": {"latency": 700}}`)
-	wantProblem(t, p.post(t, "/", "k", "body"), 503, "store_unavailable")
-	p.reloadAs(t, func(c *conf) { c.store = storeWith(way.addr, "timeout 10s") })
-	eventually(t, "the new timeout counts", func() bool { return p.post(t, "/", "k", "body").Status == 201 })
-	end()
-	up.wantRuns(t, "k", 1)
-}

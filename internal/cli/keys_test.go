@@ -301,3 +301,35 @@ func TestRepeatedFilters(t *testing.T) {
 	}
 	r.want(t, 0, []string{"list", "--state", "complete", "--state", "held", "--provider", "github"}, "one")
 }
+
+// Each mistake has a status, and says what is accepted.
+func TestMistakesOfTheKeysCommand(t *testing.T) {
+	r := newRig(t)
+	r.a.put(t, "", "running", "run 1", "")
+	unknown := strings.Repeat("0", 62) + "ff"
+	for _, c := range []struct {
+		args []string
+		code int
+		says []string
+	}{
+		{[]string{"free", "k"}, 2, []string{`"free"`, "list, show, release, complete and forget"}},
+		{[]string{"list", "k"}, 2, []string{`"k"`, "keys show"}},
+		{[]string{"list", "--stat", "held"}, 2, []string{"--stat"}},
+		{[]string{"list", "--state", "helt"}, 2, []string{`"helt"`, "in_flight, lapsed, complete, released, held, unreadable"}},
+		{[]string{"list", "--older-than", "yesterday"}, 2, []string{`"yesterday"`, "7d"}},
+		{[]string{"list", "--limit", "0"}, 2, []string{"--limit 0"}},
+		{[]string{"list", "--limit", "ten"}, 2, []string{`"ten"`}},
+		{[]string{"list", "--all", "--limit", "5"}, 2, []string{"--all", "--limit"}},
+		{[]string{"show"}, 2, []string{"keys or delivery IDs"}},
+		{[]string{"show", ""}, 2, []string{"argument 1 is empty"}},
+		{[]string{"show", "-x1"}, 2, []string{"-x1", "keys show -- <ID>"}},
+		{[]string{"show", unknown}, 1, []string{unknown}},
+		{[]string{"show", "running", "missing"}, 1, []string{"in_flight", `"missing"`}},
+		{[]string{"release", "missing"}, 1, []string{`"missing"`}},
+		{[]string{"release", "running"}, 1, []string{"in flight"}},
+		{[]string{"forget", "--yes", "running", "missing"}, 1, []string{"in flight", `"missing"`}},
+		{nil, 0, []string{"list", "show", "release", "complete", "forget"}},
+	} {
+		r.want(t, c.code, c.args, c.says...)
+	}
+}
