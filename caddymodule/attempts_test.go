@@ -103,7 +103,7 @@ func TestEndOfTheLastAttempt(t *testing.T) {
 // A run that never reached the upstream is no attempt.
 func TestNotSentIsNoAttempt(t *testing.T) {
 	address, runs := upstream(t, inTurn(500))
-	s := serve(t, "@away header X-Away *", "route {", "dedup {", "max_attempts 2", "}", "reverse_proxy @away "+refusing(t), "reverse_proxy "+address, "}")
+	s := serve(t, "@away header X-Away *", "route {", "dedup {", "max_attempts 2", "}", "reverse_proxy @away "+nothing, "reverse_proxy "+address, "}")
 	for attempt := range 2 {
 		for range 3 {
 			if got := s.mustPost("k", "body", "X-Away", "1"); got.status != 502 || got.header.Get("Idempotent-Replayed") != "" || s.only().Attempt != attempt {

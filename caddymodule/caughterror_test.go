@@ -56,7 +56,7 @@ func TestErrorPageOfASubrouteIsNoAnswer(t *testing.T) {
 	} {
 		for unknown, want := range map[string]idempotency.State{"release": c.release, "hold": c.hold} {
 			t.Run(name+" under "+unknown, func(t *testing.T) {
-				address, runs := refusing(t), new(atomic.Int64)
+				address, runs := nothing, new(atomic.Int64)
 				if serve, ok := c.upstream.(func(http.ResponseWriter, *http.Request, int)); ok {
 					address, runs = upstream(t, serve)
 				}

@@ -61,7 +61,7 @@ func standIn(t *testing.T) (address string, got func() []string) {
 // body: a proxy among them executes nothing, and its success is not the request's.
 func TestErrorRoutesExecuteNothing(t *testing.T) {
 	dead, _ := upstream(t, func(http.ResponseWriter, *http.Request, int) { panic(http.ErrAbortHandler) })
-	proxy := "reverse_proxy " + refusing(t)
+	proxy := "reverse_proxy " + nothing
 	for name, c := range map[string]struct {
 		lines  []string // {auth} stands for a forward_auth
 		key    string
@@ -78,8 +78,8 @@ func TestErrorRoutesExecuteNothing(t *testing.T) {
 		"no handler":                 {[]string{"dedup"}, "k", 500},
 		"refused":                    {[]string{"dedup {\non_missing reject\n}", proxy}, "", 400},
 		"refused behind a rewrite":   {[]string{"rewrite * /inner", "dedup {\nmax_request_body 1\n}", proxy}, "k", 413},
-		"the store failed":           {[]string{"dedup {\nstore redis redis://" + refusing(t) + "\n}", proxy}, "k", 503},
-		"unprotected":                {[]string{"dedup {\nstore redis redis://" + refusing(t) + "\non_store_error pass\n}", proxy}, "k", 502},
+		"the store failed":           {[]string{"dedup {\nstore redis redis://" + nothing + "\n}", proxy}, "k", 503},
+		"unprotected":                {[]string{"dedup {\nstore redis redis://" + nothing + "\non_store_error pass\n}", proxy}, "k", 502},
 		"in a subroute with its own": {[]string{"rescued {", "dedup", proxy, "}"}, "k", 502},
 		"in a run":                   {[]string{"dedup", "dedup {\nscope inner\n}", proxy}, "k", 502},
 		"no key, in a run":           {[]string{"dedup", "dedup {\nkey json /other\n}", proxy}, "k", 502},
@@ -112,7 +112,7 @@ func TestErrorRoutesExecuteNothing(t *testing.T) {
 // A request without a key is none of our business: error routes get it as the server gives it to
 // them, and whole also where the key was looked for in its body.
 func TestErrorRoutesWithoutAKey(t *testing.T) {
-	proxy := "reverse_proxy " + refusing(t)
+	proxy := "reverse_proxy " + nothing
 	for name, lines := range map[string][]string{
 		"alone":                       {"dedup", proxy},
 		"behind a rewrite":            {"rewrite * /inner", "dedup", proxy},
@@ -157,7 +157,7 @@ func TestNoErrorRouteAnswers(t *testing.T) {
 		"write nothing": {"handle_errors {", "header X-A 1", "}"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := serve(t, append(routes, "dedup {\nmax_request_body 5\n}", "reverse_proxy "+refusing(t))...)
+			s := serve(t, append(routes, "dedup {\nmax_request_body 5\n}", "reverse_proxy "+nothing)...)
 			if got := s.mustPost("k", "too large"); got.status != 413 || !strings.Contains(got.body, `"code":"request_too_large"`) {
 				t.Errorf("the refused request got %d %q", got.status, got.body)
 			}
@@ -171,7 +171,7 @@ func TestNoErrorRouteAnswers(t *testing.T) {
 // What an error page asks an upstream for is not part of the run of a dedup in front.
 func TestErrorPageInARunIsNotSent(t *testing.T) {
 	address, _ := standIn(t)
-	s := serve(t, "route {", "dedup {", "on_unknown hold", "}", "dedup {", "on_unknown hold", "scope inner", "}", "reverse_proxy "+refusing(t), "}",
+	s := serve(t, "route {", "dedup {", "on_unknown hold", "}", "dedup {", "on_unknown hold", "scope inner", "}", "reverse_proxy "+nothing, "}",
 		"handle_errors {", "reverse_proxy "+address, "}")
 	if got := s.mustPost("k", "body"); got.status != 502 {
 		t.Errorf("the client got %d", got.status)
@@ -218,7 +218,7 @@ func TestErrorRoutesOfRequestsThatWaited(t *testing.T) {
 
 // A handler of ours among the error routes refuses by itself, and does not call its own route.
 func TestErrorRouteThatRefuses(t *testing.T) {
-	s := serve(t, "route /must {", "dedup {\non_missing reject\n}", "}", "route {", "dedup", "reverse_proxy "+refusing(t), "}",
+	s := serve(t, "route /must {", "dedup {\non_missing reject\n}", "}", "route {", "dedup", "reverse_proxy "+nothing, "}",
 		"handle_errors {", "dedup {\non_missing reject\n}", `respond "in error"`, "}")
 	for _, body := range []string{"", "body"} {
 		s.send(with(body)).problem(t, 400, "idempotency_key_missing")
@@ -271,7 +271,7 @@ func TestErrorPageOfAProxyStreams(t *testing.T) {
 
 // What fails without a key is logged, although its error routes run here.
 func TestFailureWithoutAKeyIsLogged(t *testing.T) {
-	s := serve(t, "dedup {", "key json /id", "mode api", "}", "reverse_proxy "+refusing(t), "handle_errors {", "respond page", "}")
+	s := serve(t, "dedup {", "key json /id", "mode api", "}", "reverse_proxy "+nothing, "handle_errors {", "respond page", "}")
 	core, logged := observer.New(zap.ErrorLevel)
 	s.handler().exchange.Logger = zap.New(core)
 	if got := s.mustPost("", "{}"); got.status != 502 || got.body != "page" || logged.FilterMessage("the request failed").Len() != 1 {

@@ -20,9 +20,7 @@ func http2Upstream(t *testing.T, serve http.HandlerFunc) (address string, runs *
 		_, _ = io.Copy(io.Discard, r.Body)
 		serve(w, r)
 	}))
-	server.Config.Protocols = new(http.Protocols)
-	server.Config.Protocols.SetUnencryptedHTTP2(true)
-	server.Start()
+	startHTTP2(server)
 	t.Cleanup(server.Close)
 	return strings.TrimPrefix(server.URL, "http://"), runs
 }

@@ -14,10 +14,6 @@ import (
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
 
-// refusing is an address at which nothing listens, nor begins to: the port is that of a service
-// that is not run any more (tcpmux).
-func refusing(*testing.T) string { return "127.0.0.1:1" }
-
 // Every way in which a chain with a real reverse_proxy ends, and what the store
 // then says, under both settings of `on_unknown`.
 func TestEndsOfARealChain(t *testing.T) {
@@ -121,7 +117,7 @@ func TestEndsOfARealChain(t *testing.T) {
 				lines := []string{"route {", "header >X-Run {http.dedup.execution_id}", "dedup {", "on_unknown " + unknown, "timeout " + timeout, "}"}
 				for _, line := range behind {
 					line = strings.ReplaceAll(line, "{to}", address)
-					lines = append(lines, strings.ReplaceAll(line, "{refused}", refusing(t)))
+					lines = append(lines, strings.ReplaceAll(line, "{refused}", nothing))
 				}
 				s := serve(t, append(lines, "}")...)
 				got, err := s.post("k", "body")
@@ -158,7 +154,7 @@ func TestDedupBehindTakesNoEvidenceBack(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			address, runs := rawUpstream(t, fastCGI("Status: 200 OK\r\nX-Accel-Redirect: /next\r\n\r\n", 0, true))
 			s := serve(t, "route {", "dedup {", "on_unknown hold", "}", "reverse_proxy "+address+" {", "transport fastcgi {", "root /", "}",
-				"@accel header X-Accel-Redirect *", "handle_response @accel {", "route {", "dedup {", inner, "}", "reverse_proxy "+refusing(t), "}", "}", "}", "}")
+				"@accel header X-Accel-Redirect *", "handle_response @accel {", "route {", "dedup {", inner, "}", "reverse_proxy "+nothing, "}", "}", "}", "}")
 			if got := s.mustPost("k", ""); got.status != 502 {
 				t.Fatalf("the client got %+v", got)
 			}

@@ -80,30 +80,6 @@ func TestReplaysAreReadWhenThereIsRoom(t *testing.T) {
 	}
 }
 
-// Slow downloads leave the room to others when their clients have read what was recorded.
-func TestSlowDownloadsHoldNoRoom(t *testing.T) {
-	t.Parallel()
-	up := startUpstream(t, func(w http.ResponseWriter, r *http.Request, n run) {
-		if n.Key == "other" {
-			answers201(w, r, n)
-			return
-		}
-		answersLarge(30<<20)(w, r, n)
-	})
-	p := start(t, conf{store: "store memory", dedup: limits("buffered 3MiB"), site: lines(dedupBlock("max_response_body 512KiB"), proxyTo(up))})
-	for n := range 6 {
-		slowly(stalled(t, p, fmt.Sprint(n)))
-	}
-	for n := range 6 {
-		up.awaitRuns(t, fmt.Sprint(n), 1)
-	}
-	eventually(t, "they take no place in in_flight", func() bool { return p.scrape(t)["caddy_dedup_in_flight"] == 0 })
-	eventually(t, "they take no room", func() bool { return p.scrape(t)["caddy_dedup_buffered_bytes"] == 0 })
-	check := p.wantAtMost(t, 16<<20)
-	wantFresh(t, p.post(t, "/", "other", ""), 201, "run 1 of other")
-	check()
-}
-
 // However many clients read nothing, their responses take no more than the limit, and one beyond
 // it. All are kept.
 func TestClientsThatReadNothing(t *testing.T) {
