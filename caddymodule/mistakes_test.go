@@ -123,9 +123,10 @@ func TestPlaceholdersAreNoMistakeInACaddyfile(t *testing.T) {
 	}
 }
 
-// An unset variable leaves an empty argument, which differs from a missing one.
-func TestEmptyArguments(t *testing.T) {
+// Each mistake is answered with the word, its line, and what is accepted.
+func TestMistakesOfOneLine(t *testing.T) {
 	for line, want := range map[string]string{
+		// An unset variable leaves an empty argument, which differs from a missing one.
 		`store file ""`:      "store file: the path is empty",
 		`docs ""`:            `docs: "" is not an absolute URL`,
 		"release_if":         "release_if lacks its arguments",
@@ -156,16 +157,7 @@ func TestEmptyArguments(t *testing.T) {
 		"store redis {\ntls {\ncert \"\"\n}\n}":                "tls: cert: it is empty",
 		"store redis {\ntls {\nkey \"\"\n}\n}":                 "tls: key: it is empty",
 		"store redis {\ntls {\nserver_name \"\"\n}\n}":         "tls: server_name: it is empty",
-	} {
-		if err := handlerOf(line); err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "Testfile:") {
-			t.Errorf("%s: %v; want %q", line, err, want)
-		}
-	}
-}
-
-// Duplicates in a list are errors.
-func TestDoubledArguments(t *testing.T) {
-	for line, want := range map[string]string{
+		// Duplicates in a list are errors.
 		"release_on 5xx 409 5xx":                               "release_on: 5xx is named twice",
 		"release_on off off":                                   "release_on: off is named twice",
 		"release_if /status RETRY DROP RETRY":                  "release_if: RETRY is named twice",
@@ -176,8 +168,43 @@ func TestDoubledArguments(t *testing.T) {
 		"store redis {\naddress {env.A} {env.A}\n}":            `redis address "{env.A}" is named twice`,
 		"store redis redis://a:1 redis://a:1":                  `redis address "a:1" is named twice`,
 		"store redis redis://:s3cret@a redis://:s3cret@a:6379": `redis address "a:6379" is named twice`,
+		// A * is valid in names, but is a wildcard elsewhere in Caddy. Taken literally it would match nothing: no request would be protected.
+		"methods *":                           `methods: "*"`,
+		"methods POST P*":                     `methods: "P*"`,
+		"methods ALL":                         `methods: "ALL"`,
+		"methods POST ANY":                    `methods: "ANY"`,
+		"keep_header *":                       `keep_header: "*"`,
+		"force *-Force":                       `force: "*-Force"`,
+		"key header X-*":                      `header "X-*"`,
+		"key parts a {\nheader * optional\n}": `header "*"`,
+		"retention_from header X-*":           `header "X-*"`,
+		"release_if /items/*/error":           `release_if: JSON pointer "/items/*/error" has a *`,
+		"release_if /errors /failures":        `release_if: "/failures" is no value; each JSON pointer has a line of its own`,
+		"release_if /status !SUCCESS":         `release_if: "!SUCCESS" is no value; name the values after which a retry runs`,
+		"release_if /status {env.FAILED}":     `release_if: "{env.FAILED}" is no value; no placeholder is replaced there`,
+		// Errors about keys name the word: several words take a field or a pointer.
+		"key header X_Id(1)":                       `key: header "X_Id(1)"`,
+		"key header Cookie":                        "key: Cookie carries a credential",
+		"key header Host":                          "key: header Host never arrives",
+		"key json id":                              `key: JSON pointer "id"`,
+		"key value nightly":                        `key: value: "nightly" has no placeholder`,
+		"key value {http.request.uri.query.a":      `key: value: "{http.request.uri.query.a" has a placeholder without its closing brace`,
+		"key value {http.request.cookie.a}":        "key: value {http.request.cookie.a}",
+		"key parts orders {\nheader Cookie\n}":     "key parts: Cookie carries a credential",
+		"key parts orders {\njson id\n}":           `key parts: JSON pointer "id"`,
+		"key parts orders {\nheader A optional\n}": `key: the first part is optional`,
+		// A too long duration is not reported as malformed: its author would look for a typing mistake.
+		"retention 36501d":                 "retention: 876024h0m0s is too long; use at most 36500d",
+		"retention 106752d":                "retention: 106752d is too long; use at most 36500d",
+		"lease 99999999999999999999s":      "lease: 99999999999999999999s is too long",
+		"wait 1d9999999h":                  `wait: "1d9999999h" is not accepted`,
+		"retention_from header X 1000000d": "retention_from: max: 1000000d is too long",
+		"retention 1..5d":                  `retention: "1..5d" is not a duration`,
+		"retention -106752d":               `retention: "-106752d" is not a duration`,
+		"timeout 5":                        `timeout: "5" is not a duration`,
 	} {
-		if err := handlerOf(line); err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "Testfile:") || strings.Contains(err.Error(), "s3cret") {
+		err := handlerOf(line)
+		if err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "Testfile:") || strings.Contains(err.Error(), "s3cret") || strings.Contains(err.Error(), "key: key") {
 			t.Errorf("%s: %v; want %q", line, err, want)
 		}
 	}
@@ -280,11 +307,6 @@ func TestProvidersBesideKeysNeedAMode(t *testing.T) {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("got %v; want %q in it", err, want)
 		}
-	}
-	inJSON := &Settings{Providers: []string{"github"}, Keys: []KeySource{{Header: "Idempotency-Key"}}}
-	inJSON.setDefaults()
-	if err := inJSON.check(); err == nil || !strings.Contains(err.Error(), "webhook leaves the caller") {
-		t.Errorf("in JSON: got %v", err)
 	}
 	for _, mode := range []string{"api", "webhook"} {
 		if err := new(Handler).UnmarshalCaddyfile(caddyfile.NewTestDispenser(lines + "mode " + mode + "\n}")); err != nil {
@@ -390,35 +412,6 @@ func TestSizesThatMeanSomethingElse(t *testing.T) {
 				t.Errorf(line+": %v", value, err)
 			}
 		}
-	}
-}
-
-// A * is valid in names, but is a wildcard elsewhere in Caddy. Taken literally it would match
-// nothing: no request would be protected.
-func TestNamesThatStandForNoOthers(t *testing.T) {
-	for line, want := range map[string]string{
-		"methods *":                           `methods: "*"`,
-		"methods POST P*":                     `methods: "P*"`,
-		"methods ALL":                         `methods: "ALL"`,
-		"methods POST ANY":                    `methods: "ANY"`,
-		"keep_header *":                       `keep_header: "*"`,
-		"force *-Force":                       `force: "*-Force"`,
-		"key header X-*":                      `header "X-*"`,
-		"key parts a {\nheader * optional\n}": `header "*"`,
-		"retention_from header X-*":           `header "X-*"`,
-		"release_if /items/*/error":           `release_if: JSON pointer "/items/*/error" has a *`,
-		"release_if /errors /failures":        `release_if: "/failures" is no value; each JSON pointer has a line of its own`,
-		"release_if /status !SUCCESS":         `release_if: "!SUCCESS" is no value; name the values after which a retry runs`,
-		"release_if /status {env.FAILED}":     `release_if: "{env.FAILED}" is no value; no placeholder is replaced there`,
-	} {
-		if err := handlerOf(line); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%s: %v; want %q", line, err, want)
-		}
-	}
-	s := Settings{Methods: []string{"*"}, KeepHeader: []string{"X-*"}}
-	s.setDefaults()
-	if err := s.check(); err == nil || !strings.Contains(err.Error(), `methods: "*"`) || !strings.Contains(err.Error(), `keep_header: "X-*"`) {
-		t.Errorf("in JSON: %v", err)
 	}
 }
 

@@ -47,21 +47,3 @@ func TestEmptyListsAreDefaults(t *testing.T) {
 		t.Errorf("got %+v, want %+v", got, want)
 	}
 }
-
-// A too long duration is not reported as malformed: its author would look for a typing mistake.
-func TestDurationsThatAreTooLong(t *testing.T) {
-	for line, want := range map[string]string{
-		"retention 36501d":                 "retention: 876024h0m0s is too long; use at most 36500d",
-		"retention 106752d":                "retention: 106752d is too long; use at most 36500d",
-		"lease 99999999999999999999s":      "lease: 99999999999999999999s is too long",
-		"wait 1d9999999h":                  `wait: "1d9999999h" is not accepted`,
-		"retention_from header X 1000000d": "retention_from: max: 1000000d is too long",
-		"retention 1..5d":                  `retention: "1..5d" is not a duration`,
-		"retention -106752d":               `retention: "-106752d" is not a duration`,
-		"timeout 5":                        `timeout: "5" is not a duration`,
-	} {
-		if err := handlerOf(line); err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "Testfile:2") {
-			t.Errorf("%s: %v; want %q", line, err, want)
-		}
-	}
-}
