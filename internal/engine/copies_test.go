@@ -1,56 +1,110 @@
 package engine_test
 
 import (
-	"context"
+	"fmt"
+	"os"
+	"strings"
 	"testing"
 	"testing/synctest"
-	"time"
 
 	"github.com/caddy-dedup/caddy-dedup/internal/engine"
-	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 	"github.com/caddy-dedup/caddy-dedup/internal/store/memory"
 )
 
 const someCopies = 1 << 20
 
-// withCopies runs a test with two replicas, each with its own local copies.
-func withCopies(t *testing.T, test func(t *testing.T, a, b *replica)) {
-	t.Helper()
-	synctest.Test(t, func(t *testing.T) {
-		store := newShared(t)
-		test(t, newReplicaWithCopies(t, store, engine.NewCopies(someCopies)), newReplicaWithCopies(t, store, engine.NewCopies(someCopies)))
+func TestCopies(t *testing.T) {
+	play(t, []scene{
+		{"of a run, or of a replay", "copies", `
+			a runs run; run ends {201|omitted} kept; a replays run; a replays run; a asked claim 1; b replays run; b replays run; b asked claim 1`},
+		{"of what a request has waited for", "copies", `
+			a runs run; b asks w; run ends 201 kept; w shares run; b asked claim 1; b replays run; b asked claim 0`},
+		{"of what is stored later", "copies", `
+			a runs run; a store refused settle; run ends 201 trying; a store works; a drains; a replays run; a asked claim 1`},
+		{"only of what is complete and stored", "copies hold", `
+			a runs run; {run ends 500 released|run ends unsent unsent|run ends unknown held|
+			a store refused settle; run ends 201 trying|a store fenced settle; run ends 201 fenced}; a copies none`},
+		{"of what is no response, the store reports the error", "copies", `
+			a runs run; run ends 1000 kept; a refuses unreadable -; a asked claim 2; a copies none`},
+		{"are no answer to another request, or a forced one", "copies", `
+			a runs run; run ends 201 kept; a refuses reused run reused; a asked claim 1; a runs next key=elsewhere; a asked claim 1
+			a runs forced force; a asked claim 1; forced ends 201 kept; a replays forced; a asked claim 0`},
+		{"are no answer beside a forced run", "copies", `
+			a runs old; old ends 201 kept; a runs forced force; a asks w; w wait; forced ends 201 kept; w shares forced`},
+		{"are no answer within a forced run of another replica", "copies", `
+			a runs old; old ends 201 kept; b replays old; b deaf; a runs forced force; b refuses loop forced in=forced; forced ends 201 kept`},
+		// A refusal because of another fingerprint evicts no copy.
+		{"answer a reused key after they are old, too", "copies", `
+			a runs run; run ends 201 kept; sleep 5s; a refuses reused run reused; a asked claim 2; a store refused; a replays run`},
 	})
 }
 
-// wantAsked checks how often a replica has made a claim in the store.
-func (r *replica) wantAsked(when string, claims int) {
-	r.t.Helper()
-	if n := r.link.count("claim"); n != claims {
-		r.t.Errorf("%s: the store was asked %d times, want %d", when, n, claims)
+// A replica notices what happens to a key on another one: at once with a wake-up, and within
+// CopyBound if the wake-up is lost. Until then its copy answers. Of its own acts it needs no wake-up.
+func TestCopiesFollowWhatHappensElsewhere(t *testing.T) {
+	for what, c := range map[string]struct{ act, then string }{
+		"released":  {"releases", "a runs next"},
+		"forgotten": {"forgets", "a runs next"},
+		"completed": {"releases; b completes old new", "a replays new"},
+		"forced":    {"runs new force; new ends 201 kept", "a replays new"},
+	} {
+		const kept = "a runs old; old ends 201 kept; "
+		play(t, []scene{
+			{what + " here", "copies", kept + "a deaf; " + strings.ReplaceAll("b "+c.act, "b ", "a ") + "; " + c.then},
+			{what + ", notified", "copies", kept + "b " + c.act + "; " + c.then},
+			{what + ", not notified", "copies", kept + "a deaf; b " + c.act + "; sleep 4999ms; a replays old; sleep 1ms; " + c.then},
+		})
 	}
 }
 
-func TestDuplicateIsAnsweredFromACopy(t *testing.T) {
-	omitted := &idempotency.Response{Status: 200, Omitted: true}
-	for name, response := range map[string]*idempotency.Response{"kept": created("paid"), "omitted": omitted} {
-		t.Run(name, func(t *testing.T) {
-			withCopies(t, func(t *testing.T, a, b *replica) {
-				req := someRequest()
-				run := a.run(req)
-				wantEnd(t, run, response, resultKept)
-				for range 3 {
-					wantReplay(t, a.claim(req), run.ExecutionID(), response, false)
-				}
-				a.wantAsked("after the run", 1)
-				for range 3 {
-					got := as[engine.Replay](t, b.claim(req))
-					if got.Response.Omitted != response.Omitted {
-						t.Errorf("replayed %+v", got.Response)
-					}
-				}
-				b.wantAsked("after the replay", 1)
-			})
-		})
+// A reply from before a key was released must not become a copy after that.
+func TestAnswerFromBeforeADropIsNoCopy(t *testing.T) {
+	play(t, []scene{
+		{"of a claim", "copies", `
+			a runs old; old ends 201 kept; b pauses reply-to-claim; b asks w; {a|b} releases; b resumes reply-to-claim
+			w replays old; b runs next`},
+		{"of a poll", "copies", `
+			a runs old; b asks w; b pauses reply-to-response; old ends 201 kept; a releases; b resumes reply-to-response
+			w shares old; b runs next`},
+		{"of a settlement", "copies", `
+			a runs old; a pauses reply-to-settle; old ending 201; a releases; a resumes reply-to-settle; old ended kept; a runs next`},
+		// After the first loss, the store has notified, and after the second one it has not.
+		{"the store contradicts it", "copies", `
+			a runs old; old ends 201 kept; forget; a runs run; a copies none; run ends 201 kept; a deaf; forget; sleep 5s; a runs next; a copies none`},
+	})
+}
+
+func TestLifeOfCopies(t *testing.T) {
+	play(t, []scene{
+		{"they answer while the store cannot be asked, for as long as the retention, and nothing runs", "copies retention=1h", `
+			a runs run; run ends 201 kept; a store {refused|hung}; sleep 30m; a asked claim 1; a asks w n=3; w replays run; a asked claim 1..
+			a refuses reused run reused after=any; a replays run after=any; a refuses unavailable - force after=any
+			a refuses unavailable - key=unknown after=any
+			a limits in_flight=1; a store works; a drains; a runs second key=unknown; a store {refused|hung}; a replays run after=any
+			until 1h; a refuses unavailable - after=any; a store works; second ends 201 kept`},
+		{"an error about the key means that the store is available", "copies", `
+			a runs run; run ends 201 kept; sleep 5s; a store {damaged|full} claim; a refuses {unreadable|full} -
+			a store works; a store refused; a refuses unavailable -`},
+		{"none outlives the record in the store", "copies retention=3s lease=1s", `
+			a runs run; a store {works|works|lost|works} settle; run ends 201 {kept|kept|trying|kept}; a store works; a drains
+			until {0s|1s|1s|2999ms}; {a|b|a|b} replays run; until 2999ms; {a|b|a|b} asked claim 1..; {a|b|a|b} replays run
+			{a|b|a|b} asked claim 0; sleep 1ms; {a|b|a|b} runs next`},
+		{"they end with their encryption key", "copies", `
+			a keys a; a runs run; run ends 201 kept; a keys a; a replays run; a asked claim 1; a refuses reused run reused
+			a keys ba; a replays run; a keys b; a refuses unreadable -; a store refused; a refuses unavailable -`},
+		{"there is none of a run that has outlived its key", "copies fingerprint=", `
+			a keys a; a runs run; a keys b; run ends 201 kept; a refuses unreadable -`},
+	})
+}
+
+// Operators who release or forget a key rely on the published bound.
+func TestCopiesKeepToThePublishedBound(t *testing.T) {
+	guarantees, err := os.ReadFile("../../docs/guarantees.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if published := fmt.Sprintf("The published bound is **%v seconds**", engine.CopyBound.Seconds()); !strings.Contains(string(guarantees), published) {
+		t.Errorf("docs/guarantees.md does not say %q", published)
 	}
 }
 
@@ -73,270 +127,5 @@ func TestCopyOfAStoreInThisProcessComesWithTheFirstDuplicate(t *testing.T) {
 			t.Error("the first duplicate has made no copy")
 		}
 		wantReplay(t, r.claim(req), run.ExecutionID(), created("paid"), false)
-	})
-}
-
-func TestReplicaThatWaitedHasACopy(t *testing.T) {
-	withCopies(t, func(t *testing.T, a, b *replica) {
-		req := someRequest()
-		run := a.run(req)
-		w := b.claimLater(context.Background(), req)
-		synctest.Wait()
-		wantEnd(t, run, created("paid"), resultKept)
-		wantReplay(t, w.decision(), run.ExecutionID(), created("paid"), true)
-		asked := b.link.count("claim")
-		wantReplay(t, b.claim(req), run.ExecutionID(), created("paid"), false)
-		b.wantAsked("after it waited", asked)
-	})
-}
-
-func TestCopyIsNoAnswerToAnotherRequest(t *testing.T) {
-	withCopies(t, func(t *testing.T, a, _ *replica) {
-		req := someRequest()
-		run := a.run(req)
-		wantEnd(t, run, created("paid"), resultKept)
-		other := req
-		other.Fingerprint = "body:two"
-		wantRefusal(t, a.claim(other), engine.ReasonReused, run.ExecutionID())
-		a.wantAsked("another fingerprint", 1)
-		elsewhere := req
-		elsewhere.Key = idempotency.Identity{ID: "elsewhere"}.Key()
-		as[*engine.Run](t, a.claim(elsewhere))
-		a.wantAsked("another key", 2)
-		forced := as[*engine.Run](t, a.claim(forcing(req)))
-		a.wantAsked("forced", 3)
-		wantEnd(t, forced, created("again"), resultKept)
-		wantReplay(t, a.claim(req), forced.ExecutionID(), created("again"), false)
-		a.wantAsked("the forced run's response", 3)
-	})
-}
-
-// Only what is complete and stored becomes a copy.
-func TestOnlyWhatIsStoredAndCompleteIsCopied(t *testing.T) {
-	ends := map[string]func(t *testing.T, a *replica, run *engine.Run){
-		"released": func(t *testing.T, _ *replica, run *engine.Run) {
-			wantEnd(t, run, broken("no"), resultReleased)
-		},
-		"not sent": func(_ *testing.T, _ *replica, run *engine.Run) {
-			ended(run, idempotency.End{How: idempotency.NotSent, Response: broken("no")})
-		},
-		"held": func(_ *testing.T, _ *replica, run *engine.Run) {
-			ended(run, idempotency.End{How: idempotency.Unknown})
-		},
-		"unstored": func(t *testing.T, a *replica, run *engine.Run) {
-			a.link.fail(refused, "settle")
-			wantEnd(t, run, created("paid"), resultTrying)
-		},
-		"fenced": func(t *testing.T, a *replica, run *engine.Run) {
-			a.link.failWith(idempotency.ErrFenced, "settle")
-			wantEnd(t, run, created("paid"), resultFenced)
-		},
-	}
-	for name, end := range ends {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				copies := engine.NewCopies(someCopies)
-				a := newReplicaWithCopies(t, newShared(t), copies)
-				end(t, a, a.run(holding()))
-				if n := copies.Bytes(); n != 0 {
-					t.Errorf("the copies take %d bytes", n)
-				}
-			})
-		})
-	}
-}
-
-func TestResponseIsCopiedWhenItIsStoredLater(t *testing.T) {
-	withCopies(t, func(t *testing.T, a, _ *replica) {
-		req := someRequest()
-		run := a.run(req)
-		a.link.fail(refused, "settle")
-		wantEnd(t, run, created("paid"), resultTrying)
-		a.link.fail(works, "settle")
-		a.drain()
-		wantReplay(t, a.claim(req), run.ExecutionID(), created("paid"), false)
-		a.wantAsked("stored", 1)
-	})
-}
-
-// A replica notices what happens to a key on another one: at once with a wake-up, and within
-// CopyBound if the wake-up is lost. Until then its copy answers.
-func TestCopiesFollowWhatHappensElsewhere(t *testing.T) {
-	happens := map[string]func(t *testing.T, b *replica, req engine.Request){
-		"released": func(t *testing.T, b *replica, req engine.Request) {
-			if err := b.Release(context.Background(), req.Key, idempotency.Precondition{}); err != nil {
-				t.Fatal(err)
-			}
-		},
-		"completed": func(t *testing.T, b *replica, req engine.Request) {
-			if err := b.Release(context.Background(), req.Key, idempotency.Precondition{}); err != nil {
-				t.Fatal(err)
-			}
-			if err := b.Complete(context.Background(), req.Key, created("new"), idempotency.Precondition{}); err != nil {
-				t.Fatal(err)
-			}
-		},
-		"forgotten": func(t *testing.T, b *replica, req engine.Request) {
-			if err := b.Forget(context.Background(), req.Key, idempotency.Precondition{}); err != nil {
-				t.Fatal(err)
-			}
-		},
-		"forced": func(t *testing.T, b *replica, req engine.Request) {
-			wantEnd(t, b.run(forcing(req)), created("new"), resultKept)
-		},
-	}
-	for name, happen := range happens {
-		for _, how := range []string{"here", "notified", "not notified"} {
-			t.Run(name+" "+how, func(t *testing.T) {
-				withCopies(t, func(t *testing.T, a, b *replica) {
-					req := someRequest()
-					run := a.run(req)
-					wantEnd(t, run, created("old"), resultKept)
-					switch how {
-					case "here":
-						a.link.dropWakeUps() // of its own acts it needs no notification
-						happen(t, a, req)
-					case "notified":
-						happen(t, b, req)
-					case "not notified":
-						a.link.dropWakeUps()
-						happen(t, b, req)
-						time.Sleep(engine.CopyBound - time.Millisecond)
-						wantReplay(t, a.claim(req), run.ExecutionID(), created("old"), false)
-						time.Sleep(time.Millisecond)
-					}
-					switch d := a.claim(req).(type) {
-					case *engine.Run:
-						if name == "forced" || name == "completed" {
-							t.Errorf("a duplicate runs after the key was %s", name)
-						}
-					case engine.Replay:
-						if name != "forced" && name != "completed" || string(d.Response.Body) != "new" {
-							t.Errorf("replayed %q after the key was %s", d.Response.Body, name)
-						}
-					default:
-						t.Errorf("decided %T", d)
-					}
-				})
-			})
-		}
-	}
-}
-
-// While a forced run is in flight, duplicates in its process wait for it.
-func TestNoCopyBesideAForcedRun(t *testing.T) {
-	withCopies(t, func(t *testing.T, a, _ *replica) {
-		req := someRequest()
-		wantEnd(t, a.run(req), created("old"), resultKept)
-		forced := a.run(forcing(req))
-		w := a.claimLater(context.Background(), req)
-		synctest.Wait()
-		if w.decided() {
-			t.Fatalf("decided %+v", w.d)
-		}
-		wantEnd(t, forced, created("new"), resultKept)
-		wantReplay(t, w.decision(), forced.ExecutionID(), created("new"), true)
-	})
-}
-
-// A request within a forced run of another replica does not get the copy that the run is to replace.
-func TestCopyIsNoAnswerWithinAForcedRun(t *testing.T) {
-	withCopies(t, func(t *testing.T, front, behind *replica) {
-		req := someRequest()
-		first := front.run(req)
-		wantEnd(t, first, created("old"), resultKept)
-		wantReplay(t, behind.claim(req), first.ExecutionID(), created("old"), false)
-		behind.link.dropWakeUps()
-		forced := front.run(forcing(req))
-		inner := req
-		inner.Within = forced.ExecutionID()
-		wantRefusal(t, behind.claim(inner), engine.ReasonLoop, forced.ExecutionID())
-		wantEnd(t, forced, created("new"), resultKept)
-	})
-}
-
-// A reply from before a key was released must not become a copy after that.
-func TestAnswerFromBeforeADropIsNoCopy(t *testing.T) {
-	t.Run("of a claim", func(t *testing.T) {
-		for _, freedBy := range []string{"this replica", "another"} {
-			withCopies(t, func(t *testing.T, a, b *replica) {
-				req := someRequest()
-				run := a.run(req)
-				wantEnd(t, run, created("old"), resultKept)
-				resume := b.link.pauseReply("claim")
-				w := b.claimLater(context.Background(), req)
-				synctest.Wait()
-				by := map[string]*replica{"this replica": b, "another": a}[freedBy]
-				if err := by.Release(context.Background(), req.Key, idempotency.Precondition{}); err != nil {
-					t.Fatal(err)
-				}
-				resume()
-				wantReplay(t, w.decision(), run.ExecutionID(), created("old"), false)
-				as[*engine.Run](t, b.claim(req))
-			})
-		}
-	})
-	t.Run("of a poll", func(t *testing.T) {
-		withCopies(t, func(t *testing.T, a, b *replica) {
-			req := someRequest()
-			run := a.run(req)
-			w := b.claimLater(context.Background(), req)
-			synctest.Wait()
-			resume := b.link.pauseReply("response")
-			wantEnd(t, run, created("old"), resultKept)
-			synctest.Wait()
-			if err := a.Release(context.Background(), req.Key, idempotency.Precondition{}); err != nil {
-				t.Fatal(err)
-			}
-			resume()
-			wantReplay(t, w.decision(), run.ExecutionID(), created("old"), true)
-			as[*engine.Run](t, b.claim(req))
-		})
-	})
-	t.Run("of a settlement", func(t *testing.T) {
-		withCopies(t, func(t *testing.T, a, _ *replica) {
-			req := someRequest()
-			run := a.run(req)
-			resume := a.link.pauseReply("settle")
-			done := make(chan struct{})
-			go func() {
-				defer close(done)
-				wantEnd(t, run, created("old"), resultKept)
-			}()
-			synctest.Wait()
-			if err := a.Release(context.Background(), req.Key, idempotency.Precondition{}); err != nil {
-				t.Fatal(err)
-			}
-			resume()
-			<-done
-			as[*engine.Run](t, a.claim(req))
-		})
-	})
-}
-
-// A claim whose reply contradicts the copy evicts it: here the store has lost the record.
-func TestCopyThatTheStoreContradicts(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		store, copies := newShared(t), engine.NewCopies(someCopies)
-		a, req := newReplicaWithCopies(t, store, copies), someRequest()
-		wantEnd(t, a.run(req), created("old"), resultKept)
-		if err := store.Forget(context.Background(), req.Key, idempotency.Precondition{}); err != nil {
-			t.Fatal(err)
-		}
-		// The store has notified: only its next answer becomes a copy.
-		run := a.run(req)
-		if n := copies.Bytes(); n != 0 {
-			t.Errorf("beside a run the copies take %d bytes", n)
-		}
-		wantEnd(t, run, created("new"), resultKept)
-		a.link.dropWakeUps()
-		if err := store.Forget(context.Background(), req.Key, idempotency.Precondition{}); err != nil {
-			t.Fatal(err)
-		}
-		time.Sleep(engine.CopyBound)
-		a.run(req)
-		if n := copies.Bytes(); n != 0 {
-			t.Errorf("after the contradiction the copies take %d bytes", n)
-		}
 	})
 }

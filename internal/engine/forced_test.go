@@ -1,203 +1,45 @@
 package engine_test
 
-import (
-	"context"
-	"testing"
-	"testing/synctest"
-	"time"
+import "testing"
 
-	"github.com/caddy-dedup/caddy-dedup/internal/engine"
-	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
-)
-
-// forcing returns a forced request.
-func forcing(req engine.Request) engine.Request {
-	req.Force = true
-	return req
-}
-
-// A request that waits for a forced run gets the answer of that run, even if it is not
-// kept. A request after the run gets the response that is kept by then.
-func TestForcedRun(t *testing.T) {
-	for _, c := range []struct {
-		name   string
-		end    func(t *testing.T, run *engine.Run)
-		waited *idempotency.Response
-		kept   bool
-	}{
-		{"keeps its response", func(t *testing.T, run *engine.Run) {
-			wantEnd(t, run, created("second"), resultKept)
-		}, created("second"), true},
-		{"fails", func(t *testing.T, run *engine.Run) {
-			wantEnd(t, run, broken("failed"), resultReleased)
-		}, broken("failed"), false},
-		{"is not sent", func(t *testing.T, run *engine.Run) {
-			failed := &idempotency.Response{Status: 502, Failed: true}
-			if got := ended(run, idempotency.End{How: idempotency.NotSent, Response: failed}); got != resultNotSent {
-				t.Errorf("the run ended %q", got)
-			}
-		}, &idempotency.Response{Status: 502, Failed: true}, false},
-		{"ends unknown under hold", func(t *testing.T, run *engine.Run) {
-			failed := &idempotency.Response{Status: 504, Failed: true}
-			if got := ended(run, idempotency.End{How: idempotency.Unknown, Response: failed}); got != resultReleased {
-				t.Errorf("the run ended %q", got)
-			}
-		}, &idempotency.Response{Status: 504, Failed: true}, false},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			onBoth(t, func(t *testing.T, owner, other *replica) {
-				req := holding()
-				first := owner.run(req)
-				wantEnd(t, first, created("first"), resultKept)
-				run := owner.run(forcing(req))
-				if run.Record().ParentID != first.ExecutionID() || run.Attempt() != 2 {
-					t.Errorf("the forced run is %+v", run.Record())
-				}
-				plain, forced := other.waiters(3, req), other.waiters(3, forcing(req))
-				synctest.Wait()
-				c.end(t, run)
-				for _, w := range append(plain, forced...) {
-					wantReplay(t, w.decision(), run.ExecutionID(), c.waited, true)
-				}
-				if c.kept {
-					wantReplay(t, other.claim(req), run.ExecutionID(), created("second"), false)
-				} else {
-					wantReplay(t, other.claim(req), first.ExecutionID(), created("first"), false)
-				}
-			})
-		})
-	}
-}
-
-// The process of a forced run crashes. Then the response that was kept before counts
-// again, also under `on_unknown hold`, and another run can be forced.
-func TestForcedRunOfACrashedOwner(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		store, req := newShared(t), holding()
-		a, b := newReplica(t, store), newReplica(t, store)
-		first := a.run(req)
-		wantEnd(t, first, created("first"), resultKept)
-		a.run(forcing(req))
-		_ = a.Close() // so that it does not renew
-		time.Sleep(someLease)
-		wantReplay(t, b.claim(req), first.ExecutionID(), created("first"), false)
-		again := b.run(forcing(req))
-		wantEnd(t, again, created("third"), resultKept)
-		wantReplay(t, b.claim(req), again.ExecutionID(), created("third"), false)
+func TestForcedRuns(t *testing.T) {
+	play(t, []scene{
+		{"those that wait get its answer, and later ones what is kept", "hold", `
+			a runs first; first ends 201 kept; a runs run force attempt=2 parent=first; other asks plain n=3; other asks forced n=3 force
+			run ends {201 kept|500 released|unsent unsent|unknown released}; plain shares run; forced shares run
+			other replays {run|first|first|first}`},
+		{"its process crashes: the previous response counts again, and the run as an attempt", "{hold|}", `
+			a runs first; first ends 201 kept; a runs lost force attempt=2; a closes; sleep 30s; b replays first
+			b runs again force attempt=3; again ends 201 kept; b replays again`},
+		{"it may differ from the kept request, but is a duplicate of a run in flight, and refused where the key is held", "hold", `
+			a runs run; a refuses reused run force reused; run ends 201 kept; a runs second force reused; second ends 201 kept
+			a refuses reused second; a runs lost key=held; lost ends unknown held; a refuses held lost force key=held`},
+		{"it waits until the previous response is stored", "", `
+			a runs first; a store refused settle renew claim; first ends 201 trying; a replays first
+			a refuses in_flight first force after=5s; a refuses in_flight first force now; a asks left force; left leave
+			a asks patient force; a store works; patient runs run parent=first; run ends 201 kept`},
+		{"a response without its body replaces nothing", "", `
+			a runs first; first ends 201 kept; a runs run force; run ends omitted released; a replays first`},
+		{"a claim that the store executes again after its run changes nothing", "", `
+			a runs first; first ends 201 kept; a runs run force; run ends 201 kept; run again; a has complete 2; a replays run`},
 	})
 }
 
-// A forced request may differ from the request whose response is kept. But while a run
-// is in flight, it is a duplicate like any other, and it cannot run while its key is
-// held.
-func TestForcedRequestBesideOthers(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		a, req := newReplica(t, newShared(t)), holding()
-		other := forcing(req)
-		other.Fingerprint = "body:two"
-		run := a.run(req)
-		wantRefusal(t, a.claim(other), engine.ReasonReused, run.ExecutionID())
-		wantEnd(t, run, created("first"), resultKept)
-		second := a.run(other)
-		wantEnd(t, second, created("second"), resultKept)
-		wantRefusal(t, a.claim(req), engine.ReasonReused, second.ExecutionID())
-
-		held := req
-		held.Key = idempotency.Identity{ID: "held"}.Key()
-		lost := a.run(held)
-		ended(lost, idempotency.End{How: idempotency.Unknown, Response: &idempotency.Response{Status: 502, Failed: true}})
-		wantRefusal(t, a.claim(forcing(held)), engine.ReasonHeld, lost.ExecutionID())
-	})
-}
-
-// Not more runs reach the upstream than MaxAttempts allows. The answer of the last one
-// is kept, whatever its status is. If it is unknown how the last one ended, no more
-// requests run; those that waited for it get its error.
-func TestMaxAttempts(t *testing.T) {
-	onBoth(t, func(t *testing.T, a, b *replica) {
-		req := someRequest()
-		req.Policy.MaxAttempts = 3
-		for n := 1; n <= 3; n++ {
-			unsent := a.run(req)
-			if got := ended(unsent, idempotency.End{How: idempotency.NotSent, Response: &idempotency.Response{Status: 502, Failed: true}}); got != resultNotSent {
-				t.Errorf("the run ended %q", got)
-			}
-			run := b.run(req)
-			if run.Attempt() != n {
-				t.Errorf("run %d is attempt %d", n, run.Attempt())
-			}
-			want := resultReleased
-			if n == 3 {
-				want = resultKept
-			}
-			wantEnd(t, run, broken("still"), want)
-		}
-		for range 3 {
-			got := as[engine.Replay](t, a.claim(req))
-			if got.Response.Status != 500 || got.Record.Attempt != 3 {
-				t.Errorf("replayed %d of attempt %d", got.Response.Status, got.Record.Attempt)
-			}
-		}
-
-		req.Key = idempotency.Identity{ID: "unknown"}.Key()
-		for range 2 {
-			wantEnd(t, a.run(req), broken("still"), resultReleased)
-		}
-		last := a.run(req)
-		waiting := b.claimLater(context.Background(), req)
-		synctest.Wait()
-		ended(last, idempotency.End{How: idempotency.Unknown, Response: failed(504)})
-		wantReplay(t, waiting.decision(), last.ExecutionID(), failed(504), true)
-		wantRefusal(t, b.claim(req), engine.ReasonExhausted, last.ExecutionID())
-	})
-}
-
-// A forced request that arrives while a response is not stored yet waits until it is, and does not
-// keep asking the store.
-func TestForcedRequestWaitsForAPendingResponse(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		r, req := newReplica(t, newShared(t)), someRequest()
-		first := r.run(req)
-		r.link.fail(refused, "settle", "renew", "claim")
-		wantEnd(t, first, created("first"), resultTrying)
-		wantReplay(t, r.claim(req), first.ExecutionID(), created("first"), false)
-
-		impatient := r.claimLater(context.Background(), forcing(req))
-		wantRefusal(t, impatient.decision(), engine.ReasonInFlight, first.ExecutionID())
-		if impatient.took != someWait {
-			t.Errorf("it was refused after %v, want %v", impatient.took, someWait)
-		}
-		atOnce := forcing(req)
-		atOnce.Wait = 0
-		wantRefusal(t, r.claim(atOnce), engine.ReasonInFlight, first.ExecutionID())
-		ctx, leave := context.WithCancel(context.Background())
-		left := r.claimLater(ctx, forcing(req))
-		synctest.Wait()
-		leave()
-		if <-left.done; left.err == nil {
-			t.Error("a client that left got a decision")
-		}
-
-		patient := r.claimLater(context.Background(), forcing(req))
-		synctest.Wait()
-		r.link.recover()
-		run := as[*engine.Run](t, patient.decision())
-		if run.Record().ParentID != first.ExecutionID() {
-			t.Errorf("the forced run is %+v", run.Record())
-		}
-		wantEnd(t, run, created("second"), resultKept)
-	})
-}
-
-// If the body of a forced run is too large, only its status and header would be kept.
-// They do not replace a whole response.
-func TestForcedResponseWithoutItsBody(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		r, req := newReplica(t, newShared(t)), someRequest()
-		first := r.run(req)
-		wantEnd(t, first, created("first"), resultKept)
-		omitted := &idempotency.Response{Status: 201, Omitted: true}
-		wantEnd(t, r.run(forcing(req)), omitted, resultReleased)
-		wantReplay(t, r.claim(req), first.ExecutionID(), created("first"), false)
+// The store loses the claim of a forced run, and with it the response that the run is meant to replace.
+// The claim is written again, but the record with that response must not be.
+func TestForcedRunsOverALoss(t *testing.T) {
+	const forced = "a runs first; first ends 201 kept; a runs forced force; lose; "
+	play(t, []scene{
+		{"the key is free after it", "", forced + `
+			sleep 15s; b refuses in_flight forced now; forced ends {500|unknown|unsent} {released|released|unsent}; a drains
+			b runs next; next ends 201 kept`},
+		{"an unknown end holds the key, noticed by a renewal or not", "hold", forced + `
+			sleep {15s|0s|0s}; a store {works|works|refused} settle; forced ends unknown {held|held|trying}; a store works; a drains
+			b refuses held forced`},
+		{"a renewal writes the claim again while the run ends, and replaces nothing", "", forced + `
+			a pauses claim; sleep 10s; forced ending 201; a resumes claim; forced ended kept; a has complete 2; b replays forced now`},
+		{"another request has run by then: the claim does not replace its response", "", forced + `
+			a pauses claim; sleep 10s; b runs next; next ends 201 kept; a resumes claim; b has complete 1
+			forced ends 201 fenced; a replays next`},
 	})
 }

@@ -22,96 +22,31 @@ import (
 // shortLease is the shortest one that fits the timeout of the store.
 const shortLease = 3 * storeTimeout
 
-// A lease begins in the store, and the reply may come almost a timeout later. The
-// renewal counts from when the claim was sent.
-func TestFirstRenewalCountsFromTheClaim(t *testing.T) {
-	for _, slow := range []time.Duration{0, storeTimeout - time.Millisecond, shortLease} {
-		t.Run(slow.String(), func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				a, req := newReplica(t, newShared(t)), someRequest()
-				req.Policy.Lease = shortLease
-				resume := a.link.pauseReply("claim")
-				sent := time.Now()
-				w := a.claimLater(context.Background(), req)
-				time.Sleep(slow)
-				resume()
-				run := as[*engine.Run](t, w.decision())
-				time.Sleep(shortLease)
-				renewals := a.link.times("renew")
-				if due := max(slow, shortLease/3); len(renewals) == 0 || renewals[0].Sub(sent) > due {
-					t.Errorf("renewed at %v, want the first time %v after %v", renewals, due, sent)
-				}
-				wantEnd(t, run, created("one"), resultKept)
-			})
-		})
-	}
-}
-
-// A renewal whose reply is slow, or that hangs, does not delay the next one, and no other replica can
-// take over.
-func TestSlowRenewalDoesNotDelayTheNext(t *testing.T) {
-	for name, how := range map[string]fault{"reply lost": replyLost, "hung": hung} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				store, req := newShared(t), someRequest()
-				req.Policy.Lease = shortLease
-				a, b := newReplica(t, store), newReplica(t, store)
-				run := a.run(req)
-				a.link.fail(how, "renew")
-				time.Sleep(shortLease/3 + time.Millisecond)
-				a.link.fail(works, "renew")
-				time.Sleep(shortLease)
-				renewals := a.link.times("renew")
-				for i := 1; i < len(renewals); i++ {
-					if between := renewals[i].Sub(renewals[i-1]); between != shortLease/3 {
-						t.Errorf("renewal %d came %v after the one before, want %v", i+1, between, shortLease/3)
-					}
-				}
-				req.Wait = 0
-				wantRefusal(t, b.claim(req), engine.ReasonInFlight, run.ExecutionID())
-				wantEnd(t, run, created("one"), resultKept)
-			})
-		})
-	}
-}
-
-// A store that only this process uses may take longer than a lease for one operation.
-// Its renewals still do not wait for each other.
-func TestRenewalTakesAThirdOfTheLeaseAtMost(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		a, req := newReplica(t, newShared(t)), someRequest()
-		const lease = storeTimeout / 2
-		req.Policy.Lease = lease
-		run := a.run(req)
-		a.link.fail(hung, "renew")
-		time.Sleep(lease/3 + time.Millisecond)
-		a.link.fail(works, "renew")
-		time.Sleep(2 * lease)
-		a.wantState(req, idempotency.InFlight, 1)
-		if renewals := a.link.times("renew"); len(renewals) < 2 || renewals[1].Sub(renewals[0]) > lease/3 {
-			t.Errorf("renewed at %v, want a renewal each %v", renewals, lease/3)
-		}
-		wantEnd(t, run, created("one"), resultKept)
-	})
-}
-
-// A settlement that hangs leaves time for one renewal before the lease lapses: the engine renews
-// before it retries.
-func TestClaimOutlastsAnEndThatHangs(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		store, req := newShared(t), someRequest()
-		req.Policy.Lease = shortLease
-		a, b := newReplica(t, store), newReplica(t, store)
-		run := a.run(req)
-		time.Sleep(shortLease/3 - time.Millisecond) // before the first renewal
-		a.link.fail(hung, "settle")
-		wantEnd(t, run, created("one"), resultTrying)
-		time.Sleep(shortLease/3 + 50*time.Millisecond) // the lease of the claim is over
-		req.Wait = 0
-		wantRefusal(t, b.claim(req), engine.ReasonInFlight, run.ExecutionID())
-		a.link.recover()
-		a.drain()
-		wantReplay(t, b.claim(req), run.ExecutionID(), created("one"), false)
+func TestLeases(t *testing.T) {
+	play(t, []scene{
+		{"renewed at a third, until the end", "", `
+			a runs run; sleep 5m; a times renew 10s 20s 30s 40s; a asked renew 30; b refuses in_flight run after=5s; run ends 201 kept
+			sleep 30s; a asked renew 0`},
+		{"it outlives failed renewals", "", `
+			a runs run; sleep 1s; a store hung renew; sleep 20s; a store works; sleep 1m; b refuses in_flight run after=5s; run ends 201 kept`},
+		{"the store is away while two renewals are due, and back for the last third", "", `
+			a runs run; until 9900ms; a store refused renew; until 20100ms; a store works; a asked renew 5..12; until 29s; a asked renew 1..
+			until 31s; b refuses in_flight run after=5s; run ends 201 kept`},
+		// A lease begins in the store, and the reply may come almost a timeout later.
+		{"the first renewal counts from when the claim was sent", "lease=1500ms", `
+			a pauses reply-to-claim; a asks w; sleep {0s|499ms|1500ms}; a resumes reply-to-claim; w runs run; sleep 1500ms
+			a times renew {500ms|500ms|1500ms}; run ends 201 kept`},
+		{"a slow renewal does not delay the next", "lease=1500ms", `
+			a runs run; a store {lost|hung} renew; sleep 501ms; a store works renew; sleep 1500ms; a times renew 500ms 1s 1500ms
+			b refuses in_flight run now; run ends 201 kept`},
+		// A store that only this process uses may take longer than a lease for one operation.
+		{"a renewal takes a third of the lease at most", "lease=250ms", `
+			a runs run; a store hung renew; sleep 84ms; a store works renew; sleep 500ms; a has in_flight 1; a times renew 83ms 167ms 250ms
+			run ends 201 kept`},
+		// A settlement that hangs leaves time for one renewal before the lease lapses.
+		{"it is renewed before an end that hangs is tried again", "lease=1500ms", `
+			a runs run; sleep 499ms; a store hung settle; run ends 201 trying; sleep 550ms; b refuses in_flight run now
+			a store works; a drains; b replays run`},
 	})
 }
 

@@ -1,312 +1,69 @@
 package engine_test
 
 import (
-	"context"
-	"errors"
 	"testing"
-	"testing/synctest"
 
 	"github.com/caddy-dedup/caddy-dedup/internal/engine"
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
-
-func wantOverloaded(t *testing.T, d engine.Decision) {
-	t.Helper()
-	got := as[engine.Refusal](t, d)
-	if got.Reason != engine.ReasonOverloaded || !errors.Is(got.Err, engine.ErrOverloaded) {
-		t.Errorf("refused with %q (%v), want %q", got.Reason, got.Err, engine.ReasonOverloaded)
-	}
-}
-
-// wantNoRoomToWait is wantOverloaded for a request that would wait for a run. The refusal names that
-// run, which may be executing now.
-func wantNoRoomToWait(t *testing.T, d engine.Decision, run *engine.Run) {
-	t.Helper()
-	wantOverloaded(t, d)
-	if got := as[engine.Refusal](t, d); got.ExecutionID != run.ExecutionID() || got.Attempt != run.Attempt() {
-		t.Errorf("refused because of %q, attempt %d; want the run %q, attempt %d", got.ExecutionID, got.Attempt, run.ExecutionID(), run.Attempt())
-	}
-}
 
 func withKey(req engine.Request, id string) engine.Request {
 	req.Key = idempotency.Identity{ID: id}.Key()
 	return req
 }
 
-func TestLimitOfWaiters(t *testing.T) {
-	onBoth(t, func(t *testing.T, owner, other *replica) {
-		limited := someRequest()
-		other.Configure(engine.Settings{Limits: engine.Limits{Waiters: 5, WaitersPerKey: 3}})
-		one, two := withKey(limited, "one"), withKey(limited, "two")
-		first, second := owner.run(one), owner.run(two)
-		// On another replica, the first duplicate of a key watches the run. It waits as all
-		// others do, and counts.
-		waiting := other.waiters(3, one)
-		synctest.Wait()
-		wantNoRoomToWait(t, other.claim(one), first)
-		more := other.waiters(2, two)
-		synctest.Wait()
-		if runs, n := owner.InProgress(); runs != 2 || n != 0 && owner != other {
-			t.Errorf("in progress are %d runs and %d that wait", runs, n)
-		}
-		if _, n := other.InProgress(); n != 5 {
-			t.Errorf("%d wait", n)
-		}
-		wantNoRoomToWait(t, other.claim(two), second)
-
-		wantEnd(t, first, created("one"), resultKept)
-		wantEnd(t, second, created("two"), resultKept)
-		for _, w := range waiting {
-			wantReplay(t, w.decision(), first.ExecutionID(), created("one"), true)
-		}
-		for _, w := range more {
-			wantReplay(t, w.decision(), second.ExecutionID(), created("two"), true)
-		}
-		wantCounts(t, other.observer.overloads(), map[string]int{"limit waiters": 1, "limit waiters_per_key": 1})
-		// Requests that have left make room for others.
-		third := withKey(limited, "three")
-		run := owner.run(third)
-		again := other.waiters(3, third)
-		synctest.Wait()
-		wantNoRoomToWait(t, other.claim(third), run)
-		wantEnd(t, run, created("three"), resultKept)
-		for _, w := range again {
-			wantReplay(t, w.decision(), run.ExecutionID(), created("three"), true)
-		}
-	})
-}
-
-func TestLimitOfRunsInFlight(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		r := newReplica(t, newShared(t))
-		limited := someRequest()
-		r.Configure(engine.Settings{Limits: engine.Limits{InFlight: 2}})
-		one := r.run(withKey(limited, "one"))
-		two := r.run(withKey(limited, "two"))
-		wantOverloaded(t, r.claim(withKey(limited, "three")))
-		wantEnd(t, one, created("one"), resultKept)
-
+func TestLimits(t *testing.T) {
+	play(t, []scene{
+		// On another replica, the first duplicate of a key watches the run. It waits as all others do, and
+		// counts. A refusal names the run, which may be executing now.
+		{"of waiters", "", `
+			other limits waiters=5 per_key=3; a runs first key=one; a runs second key=two
+			other asks ones n=3 key=one; other refuses overloaded first key=one
+			other asks twos n=2 key=two; other refuses overloaded second key=two
+			first ends 201 kept; second ends 201 kept; ones shares first; twos shares second; other overloads waiters=1 waiters_per_key=1
+			a runs third key=three; other asks threes n=3 key=three; other refuses overloaded third key=three
+			third ends 201 kept; threes shares third`},
+		{"of waiters that have joined together", "", `
+			a runs run; b limits {waiters=4|per_key=4}; b pauses claim; b asks all n=10; b resumes claim; all refused-some 6 overloaded run
+			run ends 201 kept; all shares run; a runs again key=two; b asks more n=4 key=two; again ends 201 kept; more shares again`},
+		{"of waiters: who does not wait is not refused", "", `
+			a runs first key=kept; first ends 201 kept; a runs run key=busy; other limits waiters=1 per_key=1
+			other asks w key=busy; other refuses overloaded run key=busy; other refuses reused run key=busy reused
+			other refuses loop run key=busy in=run; other refuses in_flight run key=busy now
+			other pauses claim; other asks all n=5 key=kept; other resumes claim; all replays first
+			run ends 201 kept; w shares run`},
 		// A response that is not stored yet counts too, because it takes memory.
-		r.link.fail(refused, "settle")
-		wantEnd(t, two, created("two"), resultTrying)
-		three := r.run(withKey(limited, "three"))
-		wantOverloaded(t, r.claim(withKey(limited, "four")))
-		r.link.recover()
-		wantEnd(t, three, created("three"), resultKept)
-		r.drain()
-		wantCounts(t, r.observer.overloads(), map[string]int{"limit in_flight": 2})
-		wantEnd(t, r.run(withKey(limited, "four")), created("four"), resultKept)
+		{"of runs", "", `
+			a limits in_flight=2; a runs one key=1; a runs two key=2; a refuses overloaded - key=3; one ends 201 kept
+			a store refused settle; two ends 201 trying; a runs three key=3; a refuses overloaded - key=4
+			a store works; three ends 201 kept; a drains; a overloads in_flight=2; a runs four key=4; four ends 201 kept`},
+		{"of runs: what does not run is not refused", "", `
+			a runs first key=kept; first ends 201 kept; a runs lost key=held hold; lost ends unknown held; a runs run key=busy
+			b runs filling key=filling; other limits in_flight=1
+			other refuses overloaded - key=new; other replays first key=kept; other refuses reused first key=kept reused
+			other refuses held lost key=held; other refuses reused run key=busy reused; other refuses loop run key=busy in=run
+			other refuses overloaded - key=kept force; other asks w n=3 key=busy; run ends 201 kept; w shares run
+			other overloads in_flight=2`},
+		{"of runs: the first of a flight is refused, and others are replays", "", `
+			a runs kept key=kept; kept ends 201 kept; a runs run key=busy; a limits in_flight=1
+			a pauses lookup; a asks first key=kept force; a asks others n=3 key=kept; a resumes lookup
+			first refused overloaded -; others replays kept; a asked lookup 1..
+			a pauses lookup; a asks all n=5 key=new; a resumes lookup; all refused overloaded -; a asked lookup 1`},
+		{"of runs, and a store that hangs", "", `
+			a runs run; a limits in_flight=1; a store hung; a refuses unavailable - key=new after=500ms
+			a store works; a refuses overloaded - key=new`},
+		{"no room for runs, while all else works", "", `
+			a runs done key=kept; a runs run key=busy; done ends 201 kept; other room full; other replays done key=kept
+			other asks w n=2 key=busy; other refuses overloaded - key=new; other refuses no_room - key=new; other overloads buffered=2
+			run ends 201 kept; w shares run; other room free; other runs new key=new`},
+		{"each counts", "", `
+			a limits waiters=3 per_key=2 in_flight=2; a runs first key=1; a runs second key=2; a asks one n=2 key=1; a asks two key=2
+			a progress 2 3; a refuses overloaded first key=1; a refuses overloaded second key=2; a refuses overloaded - key=3
+			first ends 201 kept; second ends 201 kept; one shares first; two shares second; a room full; a refuses no_room - key=3
+			a room free; a store full claim; a refuses full - key=3; a progress 0 0
+			a overloads waiters=1 waiters_per_key=1 in_flight=1 buffered=1 memory_store=1`},
 	})
-}
-
-// The limit of runs refuses only requests that would run, and no replays.
-func TestLimitOfRunsRefusesOnlyRuns(t *testing.T) {
-	onBoth(t, func(t *testing.T, owner, other *replica) {
-		req := someRequest()
-		kept, held, busy := withKey(req, "kept"), withKey(holding(), "held"), withKey(req, "busy")
-		first := owner.run(kept)
-		wantEnd(t, first, created("kept"), resultKept)
-		lost := owner.run(held)
-		if got := ended(lost, idempotency.End{How: idempotency.Unknown}); got != resultHeld {
-			t.Fatalf("the run ended %q", got)
-		}
-		run := owner.run(busy)
-		other.Configure(engine.Settings{Limits: engine.Limits{InFlight: 1}})
-		if other != owner {
-			filling := other.run(withKey(req, "filling"))
-			defer func() { wantEnd(t, filling, created("filling"), resultKept) }()
-		}
-		wantOverloaded(t, other.claim(withKey(req, "new")))
-
-		wantReplay(t, other.claim(kept), first.ExecutionID(), created("kept"), false)
-		reused := kept
-		reused.Fingerprint = "body:two"
-		wantRefusal(t, other.claim(reused), engine.ReasonReused, first.ExecutionID())
-		wantRefusal(t, other.claim(held), engine.ReasonHeld, lost.ExecutionID())
-		reused = busy
-		reused.Fingerprint = "body:two"
-		wantRefusal(t, other.claim(reused), engine.ReasonReused, run.ExecutionID())
-		inner := busy
-		inner.Within = run.ExecutionID()
-		wantRefusal(t, other.claim(inner), engine.ReasonLoop, run.ExecutionID())
-		forced := kept
-		forced.Force = true
-		wantOverloaded(t, other.claim(forced))
-
-		waiting := other.waiters(3, busy)
-		synctest.Wait()
-		wantEnd(t, run, created("busy"), resultKept)
-		for _, w := range waiting {
-			wantReplay(t, w.decision(), run.ExecutionID(), created("busy"), true)
-		}
-		wantCounts(t, other.observer.of("limit in_flight"), map[string]int{"limit in_flight": 2})
-	})
-}
-
-// The limit may refuse the first request of a flight while another one is a replay.
-func TestReplayBesideARunThatIsRefused(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		r, req := newReplica(t, newShared(t)), someRequest()
-		kept := r.run(withKey(req, "kept"))
-		wantEnd(t, kept, created("kept"), resultKept)
-		run := r.run(withKey(req, "busy"))
-		r.Configure(engine.Settings{Limits: engine.Limits{InFlight: 1}})
-		forced := withKey(req, "kept")
-		forced.Force = true
-		resume := r.link.pause("lookup")
-		first := r.claimLater(context.Background(), forced)
-		synctest.Wait()
-		others := r.waiters(3, withKey(req, "kept"))
-		synctest.Wait()
-		resume()
-		wantOverloaded(t, first.decision())
-		for _, w := range others {
-			wantReplay(t, w.decision(), kept.ExecutionID(), created("kept"), false)
-		}
-		// The other requests that would run are refused with it, after one lookup.
-		lookups := r.link.count("lookup")
-		resume = r.link.pause("lookup")
-		all := r.waiters(5, withKey(req, "new"))
-		synctest.Wait()
-		resume()
-		for _, w := range all {
-			wantOverloaded(t, w.decision())
-		}
-		if n := r.link.count("lookup"); n != lookups+1 {
-			t.Errorf("the store was asked %d times, want once", n-lookups)
-		}
-		wantEnd(t, run, created("busy"), resultKept)
-	})
-}
-
-// If the limit is reached and the store hangs, the refusal comes within the timeout, and says that the
-// store is unavailable.
-func TestLimitOfRunsAndAStoreThatHangs(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		r, req := newReplica(t, newShared(t)), someRequest()
-		run := r.run(req)
-		r.Configure(engine.Settings{Limits: engine.Limits{InFlight: 1}})
-		r.link.fail(hung)
-		w := r.claimLater(context.Background(), withKey(req, "new"))
-		wantRefusal(t, w.decision(), engine.ReasonUnavailable, "")
-		if w.took != storeTimeout {
-			t.Errorf("it took %v, want %v", w.took, storeTimeout)
-		}
-		r.link.fail(panics, "lookup")
-		panicked := func() (reason any) {
-			defer func() { reason = recover() }()
-			_, _ = r.Claim(context.Background(), withKey(req, "new"))
-			return nil
-		}()
-		if panicked == nil {
-			t.Error("the panic was swallowed")
-		}
-		r.link.fail(works)
-		wantOverloaded(t, r.claim(withKey(req, "new")))
-		wantEnd(t, run, created("one"), resultKept)
-		r.drain()
-	})
-}
-
-// The limits of waiters refuse only requests that have to wait.
-func TestLimitOfWaitersRefusesOnlyWaiters(t *testing.T) {
-	onBoth(t, func(t *testing.T, owner, other *replica) {
-		req := someRequest()
-		kept, busy := withKey(req, "kept"), withKey(req, "busy")
-		first := owner.run(kept)
-		wantEnd(t, first, created("kept"), resultKept)
-		run := owner.run(busy)
-		other.Configure(engine.Settings{Limits: engine.Limits{Waiters: 1, WaitersPerKey: 1}})
-		waiting := other.claimLater(context.Background(), busy)
-		synctest.Wait()
-		wantOverloaded(t, other.claim(busy))
-
-		reused := busy
-		reused.Fingerprint = "body:two"
-		wantRefusal(t, other.claim(reused), engine.ReasonReused, run.ExecutionID())
-		inner := busy
-		inner.Within = run.ExecutionID()
-		wantRefusal(t, other.claim(inner), engine.ReasonLoop, run.ExecutionID())
-		impatient := busy
-		impatient.Wait = 0
-		wantRefusal(t, other.claim(impatient), engine.ReasonInFlight, run.ExecutionID())
-		// Duplicates that join while the store is asked turn out to be replays.
-		resume := other.link.pause("claim")
-		all := other.waiters(5, kept)
-		synctest.Wait()
-		resume()
-		for _, w := range all {
-			wantReplay(t, w.decision(), first.ExecutionID(), created("kept"), false)
-		}
-		wantEnd(t, run, created("busy"), resultKept)
-		wantReplay(t, waiting.decision(), run.ExecutionID(), created("busy"), true)
-	})
-}
-
-// Of the requests that joined during the claim, as many wait as the limit allows, and the first one
-// counts like the others.
-func TestLimitOfWaitersThatJoinedTogether(t *testing.T) {
-	for _, limits := range []engine.Limits{{Waiters: 4}, {WaitersPerKey: 4}} {
-		synctest.Test(t, func(t *testing.T) {
-			store, req := newShared(t), someRequest()
-			a, b := newReplica(t, store), newReplica(t, store)
-			b.Configure(engine.Settings{Limits: limits})
-			run := a.run(req)
-			resume := b.link.pause("claim")
-			all := b.waiters(10, req)
-			synctest.Wait()
-			resume()
-			synctest.Wait()
-			refused := 0
-			for _, w := range all {
-				if w.decided() {
-					wantOverloaded(t, w.decision())
-					refused++
-				}
-			}
-			if refused != 6 {
-				t.Errorf("%+v: %d of 10 were refused, want 6", limits, refused)
-			}
-			wantEnd(t, run, created("one"), resultKept)
-			for _, w := range all {
-				if _, ok := w.decision().(engine.Refusal); !ok {
-					wantReplay(t, w.decision(), run.ExecutionID(), created("one"), true)
-				}
-			}
-			// All have left, and there is room again.
-			again := a.run(withKey(req, "two"))
-			more := b.waiters(4, withKey(req, "two"))
-			synctest.Wait()
-			wantEnd(t, again, created("two"), resultKept)
-			for _, w := range more {
-				wantReplay(t, w.decision(), again.ExecutionID(), created("two"), true)
-			}
-		})
+	if len(engine.AllLimits) != 5 {
+		t.Errorf("the last scene counts five limits of %v", engine.AllLimits)
 	}
-}
-
-// Without room no run starts, and all else works.
-func TestNoRoomRefusesRuns(t *testing.T) {
-	onBoth(t, func(t *testing.T, owner, other *replica) {
-		full := errors.New("full")
-		kept, busy := withKey(someRequest(), "kept"), withKey(someRequest(), "busy")
-		done, run := owner.run(kept), owner.run(busy)
-		wantEnd(t, done, created("kept"), resultKept)
-		other.setRoom(full)
-		wantReplay(t, other.claim(kept), done.ExecutionID(), created("kept"), false)
-		waiting := other.waiters(2, busy)
-		synctest.Wait()
-		got := other.claim(withKey(someRequest(), "new"))
-		wantOverloaded(t, got)
-		if err := as[engine.Refusal](t, got).Err; !errors.Is(err, full) {
-			t.Errorf("refused because of %v", err)
-		}
-		wantCounts(t, other.observer.overloads(), map[string]int{"limit buffered": 1})
-		wantEnd(t, run, created("busy"), resultKept)
-		for _, w := range waiting {
-			wantReplay(t, w.decision(), run.ExecutionID(), created("busy"), true)
-		}
-		other.setRoom(nil)
-		other.run(withKey(someRequest(), "new"))
-	})
 }

@@ -99,9 +99,6 @@ func (l *link) dropWakeUps() {
 	l.wakeUpsDropped = true
 }
 
-// pauseReply delays the replies to an operation until resume is called.
-func (l *link) pauseReply(operation string) (resume func()) { return l.pause("reply to " + operation) }
-
 // pause delays an operation, before it is executed, until resume is called.
 func (l *link) pause(operation string) (resume func()) {
 	gate := make(chan struct{})
@@ -236,3 +233,9 @@ func (l *link) Subscribe(wake func(idempotency.Key)) (stop func()) {
 
 // Close does nothing, because other replicas use the store too.
 func (l *link) Close() error { return nil }
+
+// recover makes all operations work again.
+func (l *link) recover() {
+	l.fail(works)
+	l.failWith(nil, "settle")
+}

@@ -1,139 +1,46 @@
 package engine_test
 
-import (
-	"context"
-	"testing"
-	"testing/synctest"
-	"time"
+import "testing"
 
-	"github.com/caddy-dedup/caddy-dedup/internal/engine"
-	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
-)
-
-func TestLostClaimIsWrittenAgain(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		store, req := newShared(t), someRequest()
-		a, b := newReplica(t, store), newReplica(t, store)
-		run := a.run(req)
-		lose(t, store, req)
-		time.Sleep(someLease / 3)
-		synctest.Wait()
-		a.wantState(req, idempotency.InFlight, 1)
-		wantRefusal(t, b.claim(req), engine.ReasonInFlight, run.ExecutionID())
-		time.Sleep(5 * time.Minute)
-		wantRefusal(t, b.claim(req), engine.ReasonInFlight, run.ExecutionID())
-		wantEnd(t, run, created("one"), resultKept)
-		wantReplay(t, b.claim(req), run.ExecutionID(), created("one"), false)
+// The store has lost a claim whose run is in flight, as a server without persistence does in a restart.
+func TestLostClaims(t *testing.T) {
+	play(t, []scene{
+		{"a renewal writes it again", "", `
+			a runs run; lose; sleep 10s; a has in_flight 1; b refuses in_flight run after=5s; sleep 5m; b refuses in_flight run after=5s
+			run ends 201 kept; b replays run`},
+		{"its response is stored", "", `
+			a runs run; lose; a store {works|refused}; run ends 201 {kept|trying}; sleep 1m; a store works; a drains
+			a has complete 1; b replays run`},
+		{"a run that releases leaves nothing", "", `
+			a runs run; a asks w; lose; run ends 500 lost; w shares run; a drains; a has nothing`},
+		// Under hold, the key of a claim that stays without a run would be held.
+		{"a renewal writes it again while the run releases", "hold", `
+			a runs run; lose; a pauses claim; a store {works|late} claim; sleep 10s; run ends 500 lost; a resumes claim; sleep 4s
+			a store works; a drains; a runs next attempt=1`},
+		{"another claim came first", "", `
+			a runs first; lose; b runs run; {|sleep 1m; a asked renew 1}; first ends 201 fenced; run ends 201 kept; a replays run`},
+		{"another claim came while a renewal wrote it again", "", `
+			a runs first; lose; a pauses claim; sleep 10s; b runs run; a resumes claim; sleep 30s; a asked renew 1
+			first ends 201 fenced; run ends 201 kept`},
+		{"another claim came while the end wrote it again", "", `
+			a runs first; lose; a pauses claim; first ending 201; b runs run; a resumes claim; first ended fenced; a asked settle 1
+			run ends 201 kept; a replays run`},
+		{"those that waited elsewhere ask again", "", `
+			a runs run; b asks w; lose; w runs next attempt=1; run ends 201 fenced; next ends 201 kept; a replays next`},
 	})
 }
 
-func TestLostClaimWhoseRunReleases(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		store, req := newShared(t), someRequest()
-		a := newReplica(t, store)
-		run := a.run(req)
-		w := a.claimLater(context.Background(), req)
-		synctest.Wait()
-		lose(t, store, req)
-		wantEnd(t, run, broken("out of order"), resultLost)
-		wantReplay(t, w.decision(), run.ExecutionID(), broken("out of order"), true)
-		a.drain()
-		if record := a.stored(req); record != nil {
-			t.Errorf("the store has %+v, want nothing", record)
-		}
-	})
-}
-
-// A renewal writes a lost claim again while the run ends. The claim must not stay in the store
-// without a run: under `on_unknown hold` its key would be held.
-func TestLostClaimIsWrittenAgainWhileItsRunReleases(t *testing.T) {
-	for name, how := range map[string]fault{"slow": works, "executed later": executedLater} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				store, req := newShared(t), holding()
-				a := newReplica(t, store)
-				run := a.run(req)
-				lose(t, store, req)
-				resume := a.link.pause("claim")
-				a.link.fail(how, "claim")
-				time.Sleep(someLease / 3)
-				synctest.Wait() // for the renewal, which claims
-				if got := end(run, broken("out of order")); got != resultLost {
-					t.Errorf("the run ended %q", got)
-				}
-				resume()
-				time.Sleep(2 * idempotency.ClaimTimeout)
-				a.link.recover()
-				a.drain()
-				if record := a.stored(req); record != nil && record.State != idempotency.Released {
-					t.Fatalf("the key is %s by a claim without a run", record.State)
-				}
-				if again := a.run(req); again.Attempt() != 1 {
-					t.Errorf("the next attempt is %d", again.Attempt())
-				}
-			})
-		})
-	}
-}
-
-func TestClaimLostToAnotherIsNotRenewed(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		store, req := newShared(t), someRequest()
-		a, b := newReplica(t, store), newReplica(t, store)
-		first := a.run(req)
-		lose(t, store, req)
-		run := b.run(req)
-		time.Sleep(2 * someLease)
-		if n := a.link.count("renew"); n != 1 {
-			t.Errorf("renewed %d times after the claim was lost", n-1)
-		}
-		wantEnd(t, run, created("two"), resultKept)
-		wantEnd(t, first, created("one"), resultFenced)
-	})
-}
-
-// The store has lost a claim, and the engine writes it again. In between,
-// another request may claim the key.
-func TestClaimLostToAnotherWhileItIsWrittenAgain(t *testing.T) {
-	t.Run("by a renewal", func(t *testing.T) {
-		synctest.Test(t, func(t *testing.T) {
-			store, req := newShared(t), someRequest()
-			a, b := newReplica(t, store), newReplica(t, store)
-			first := a.run(req)
-			lose(t, store, req)
-			resume := a.link.pause("claim")
-			time.Sleep(someLease / 3)
-			synctest.Wait()
-			run := b.run(req)
-			resume()
-			time.Sleep(someLease)
-			if n := a.link.count("renew"); n != 1 {
-				t.Errorf("renewed %d times after the claim was lost", n-1)
-			}
-			wantEnd(t, first, created("one"), resultFenced)
-			wantEnd(t, run, created("two"), resultKept)
-		})
-	})
-	t.Run("at the end", func(t *testing.T) {
-		synctest.Test(t, func(t *testing.T) {
-			store, req := newShared(t), someRequest()
-			a, b := newReplica(t, store), newReplica(t, store)
-			first := a.run(req)
-			lose(t, store, req)
-			resume := a.link.pause("claim")
-			result := make(chan result, 1)
-			go func() { result <- end(first, created("one")) }()
-			synctest.Wait()
-			run := b.run(req)
-			resume()
-			if got := <-result; got != resultFenced {
-				t.Errorf("the run ended %q, want %q", got, resultFenced)
-			}
-			if n := a.link.count("settle"); n != 1 {
-				t.Errorf("settled %d times, want once: the claim is another's", n)
-			}
-			wantEnd(t, run, created("two"), resultKept)
-			wantReplay(t, a.claim(req), run.ExecutionID(), created("two"), false)
-		})
+// A stale replica of the store, which has the record of the previous run only, is promoted.
+func TestFailoverToAStaleServer(t *testing.T) {
+	const failover = "a runs old; old ends 500 released; replicate; a runs run attempt=2; failover; "
+	play(t, []scene{
+		{"the run in flight loses nothing", "wait=1h", failover + `
+			a asks w n=2; sleep {0s|15s|5m}; {|b refuses in_flight run now|b refuses in_flight run now}; run ends 201 kept
+			w shares run; b replays run; a has complete 2`},
+		{"its release is lost: the record says so already", "", failover + "run ends 500 lost; a has released 1"},
+		{"it holds the key", "hold", failover + "run ends unknown held; a has held 2; b refuses held run"},
+		{"once another request has claimed the key, it is lost, whatever becomes of that", "", failover + `
+			b runs next; {|next ends 500 released|next ends silent unsent|next ends 201 kept}
+			run ends 201 fenced; b has {in_flight 2|released 2|released 1|complete 2}; {next ends 201 kept|||b replays next}`},
 	})
 }

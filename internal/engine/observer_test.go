@@ -85,169 +85,32 @@ func wantCounts(t *testing.T, got, want map[string]int) {
 
 // Every run counts once, with its final result.
 func TestEveryRunCountsOnce(t *testing.T) {
-	for name, c := range map[string]struct {
-		run  func(t *testing.T, a *replica)
-		want map[string]int
-	}{
-		"kept": {func(t *testing.T, a *replica) {
-			wantEnd(t, a.run(someRequest()), created("one"), resultKept)
-		}, map[string]int{"run kept": 1}},
-		"released, and then kept": {func(t *testing.T, a *replica) {
-			wantEnd(t, a.run(someRequest()), broken("out of order"), resultReleased)
-			wantEnd(t, a.run(someRequest()), created("one"), resultKept)
-		}, map[string]int{"run released": 1, "run kept": 1}},
-		"held": {func(_ *testing.T, a *replica) {
-			ended(a.run(holding()), idempotency.End{How: idempotency.Unknown})
-		}, map[string]int{"run held": 1}},
-		"not sent": {func(_ *testing.T, a *replica) {
-			ended(a.run(someRequest()), idempotency.End{How: idempotency.NotSent})
-		}, map[string]int{"run not_sent": 1}},
-		"fenced": {func(t *testing.T, a *replica) {
-			late := a.run(someRequest())
-			a.link.failWith(idempotency.ErrFenced, "settle")
-			_ = ended(late, idempotency.End{How: idempotency.Answered, Response: created("late")})
-		}, map[string]int{"run fenced": 1}},
-		"lost and released": {func(t *testing.T, a *replica) {
-			run := a.run(someRequest())
-			a.link.failWith(idempotency.ErrGone, "settle")
-			_ = ended(run, idempotency.End{How: idempotency.Answered, Response: broken("out of order")})
-		}, map[string]int{"run lost": 1}},
-		"stored later": {func(t *testing.T, a *replica) {
-			run := a.run(someRequest())
-			a.link.fail(refused)
-			wantEnd(t, run, created("one"), resultTrying)
-			wantCounts(t, a.observer.runs(), map[string]int{})
-			a.link.recover()
-			a.drain()
-		}, map[string]int{"run kept": 1}},
-		"never stored": {func(t *testing.T, a *replica) {
-			req := someRequest()
-			req.Policy.Retention = time.Minute
-			run := a.run(req)
-			a.link.fail(refused)
-			wantEnd(t, run, created("one"), resultTrying)
-			a.drain()
-		}, map[string]int{"run lost": 1}},
-		"never stored before the process stops": {func(t *testing.T, a *replica) {
-			run := a.run(someRequest())
-			a.link.fail(refused)
-			wantEnd(t, run, created("one"), resultTrying)
-			if err := a.Close(); err != nil {
-				t.Fatal(err)
-			}
-		}, map[string]int{"run lost": 1}},
-		"taken over": {func(t *testing.T, a *replica) {
-			crashed := newReplica(t, a.link.Store)
-			lapsed := crashed.run(someRequest())
-			_ = crashed.Close()
-			time.Sleep(someLease)
-			run := a.run(someRequest())
-			if run.Lapsed() != lapsed.ExecutionID() {
-				t.Errorf("it has taken over %q, want %q", run.Lapsed(), lapsed.ExecutionID())
-			}
-			wantEnd(t, run, created("one"), resultKept)
-		}, map[string]int{"takeover": 1, "run kept": 1}},
-	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				a := newReplica(t, newShared(t))
-				c.run(t, a)
-				wantCounts(t, a.observer.runs(), c.want)
-			})
-		})
-	}
+	play(t, []scene{
+		{"kept", "", "a runs run; run ends 201 kept; a counts kept=1"},
+		{"released, and then kept", "", "a runs one; one ends 500 released; a runs two; two ends 201 kept; a counts released=1 kept=1"},
+		{"held", "hold", "a runs run; run ends unknown held; a counts held=1"},
+		{"not sent", "", "a runs run; run ends unsent unsent; a counts not_sent=1"},
+		{"fenced", "", "a runs run; a store fenced settle; run ends 201 fenced; a counts fenced=1"},
+		{"lost and released", "", "a runs run; a store gone settle; run ends 500 lost; a counts lost=1"},
+		{"stored later", "", "a runs run; a store refused; run ends 201 trying; a counts; a store works; a drains; a counts kept=1"},
+		{"never stored", "retention=1m", "a runs run; a store refused; run ends 201 trying; a drains; a counts lost=1"},
+		{"never stored before the process stops", "", "a runs run; a store refused; run ends 201 trying; a closes; a counts lost=1"},
+		{"taken over", "", "b runs gone; b closes; sleep 30s; a runs run lapsed=gone; run ends 201 kept; a counts takeover=1 kept=1"},
+	})
 }
 
 // A run that is only observed is in none of the counts and takes no place from another run, but Drain
 // waits for it.
 func TestObservedRunsCountNothing(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		a := newReplica(t, newShared(t))
-		a.Configure(engine.Settings{Limits: engine.Limits{InFlight: 1, Waiters: 1, WaitersPerKey: 1}})
-		observing := func(key string) engine.Request {
-			req := withKey(someRequest(), key)
-			req.Observed, req.Wait = true, 0
-			return req
-		}
-		crashed := newReplica(t, a.link.Store)
-		crashed.run(observing("lapsed"))
-		_ = crashed.Close()
-		time.Sleep(someLease)
-
-		run := a.run(observing("lapsed")) // it takes over
-		wantOverloaded(t, a.claim(observing("other")))
-		if got := as[engine.Refusal](t, a.claim(observing("lapsed"))); got.Reason != engine.ReasonInFlight {
-			t.Errorf("beside it: %+v", got)
-		}
-		if inFlight, waiting := a.InProgress(); inFlight != 0 || waiting != 0 {
-			t.Errorf("%d runs in flight and %d requests wait", inFlight, waiting)
-		}
-		if a.Idle() {
-			t.Error("nothing is left to do while a run is observed")
-		}
-		wantCounts(t, a.observer.runs(), map[string]int{})
-		enforced := a.run(withKey(someRequest(), "enforced"))
-		waiters := a.waiters(1, withKey(someRequest(), "enforced")) // as many as may wait
-		synctest.Wait()
-		a.link.fail(refused)
-		wantEnd(t, run, created("one"), resultTrying)
-		forced := observing("lapsed")
-		forced.Force = true
-		if got := as[engine.Refusal](t, a.claim(forced)); got.Reason != engine.ReasonInFlight {
-			t.Errorf("before its end is stored: %+v", got)
-		}
-		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-		defer cancel()
-		if err := a.Drain(ctx); err == nil {
-			t.Error("the process does not wait for the end of an observed run to be stored")
-		}
-		a.link.recover()
-		wantEnd(t, enforced, created("one"), resultKept)
-		waiters[0].decision()
-		a.drain()
-		a.setRoom(errors.New("no room"))
-		wantOverloaded(t, a.claim(observing("other")))
-		a.setRoom(nil)
-		a.link.failWith(idempotency.ErrFull, "claim")
-		as[engine.Refusal](t, a.claim(observing("other")))
-		wantCounts(t, a.observer.runs(), map[string]int{"run kept": 1})
-		wantCounts(t, a.observer.overloads(), map[string]int{})
-	})
-}
-
-func TestEveryLimitCounts(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		a := newReplica(t, newShared(t))
-		a.Configure(engine.Settings{Limits: engine.Limits{Waiters: 3, WaitersPerKey: 2, InFlight: 2}})
-		one, two, three := withKey(someRequest(), "one"), withKey(someRequest(), "two"), withKey(someRequest(), "three")
-		first, second := a.run(one), a.run(two)
-		waiting := append(a.waiters(2, one), a.waiters(1, two)...)
-		synctest.Wait()
-		if inFlight, waiting := a.InProgress(); inFlight != 2 || waiting != 3 {
-			t.Errorf("%d runs in flight and %d requests wait, want 2 and 3", inFlight, waiting)
-		}
-		wantOverloaded(t, a.claim(one))
-		wantOverloaded(t, a.claim(two))
-		wantOverloaded(t, a.claim(three))
-		wantEnd(t, first, created("one"), resultKept)
-		wantEnd(t, second, created("two"), resultKept)
-		for _, w := range waiting {
-			w.decision()
-		}
-		a.setRoom(errors.New("no room"))
-		wantOverloaded(t, a.claim(three))
-		a.setRoom(nil)
-		a.link.failWith(idempotency.ErrFull, "claim")
-		as[engine.Refusal](t, a.claim(three))
-		want := make(map[string]int)
-		for _, limit := range engine.AllLimits {
-			want["limit "+string(limit)] = 1
-		}
-		wantCounts(t, a.observer.overloads(), want)
-		if inFlight, waiting := a.InProgress(); inFlight != 0 || waiting != 0 {
-			t.Errorf("%d runs in flight and %d requests wait after the end", inFlight, waiting)
-		}
-	})
+	play(t, []scene{{"beside one that is enforced", "now", `
+		a limits in_flight=1 waiters=1 per_key=1; b runs gone key=lapsed observed; b closes; sleep 30s
+		a runs run key=lapsed observed lapsed=gone; a refuses overloaded - key=other observed; a refuses in_flight run key=lapsed observed
+		a progress 0 0; a busy; a counts
+		a runs enforced key=enforced; a asks w key=enforced wait=5s; a store refused; run ends 201 trying
+		a refuses in_flight run key=lapsed observed force; a draining; a store works; a store refused settle; enforced ends 201 trying; w shares enforced
+		sleep 1m; a undone; a store works; sleep 4s; a done
+		a room full; a refuses no_room - key=other observed; a room free; a store full claim; a refuses full - key=other observed
+		a counts kept=1; a overloads`}})
 }
 
 // A reply that the rules know is no failure of the store, and neither is a caller that has

@@ -14,78 +14,19 @@ import (
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
 
-func TestOperatorReleasesAKey(t *testing.T) {
-	failed := &idempotency.Response{Status: 504, Failed: true}
-	for name, block := range map[string]func(t *testing.T, r *replica, req engine.Request){
-		"held": func(t *testing.T, r *replica, req engine.Request) {
-			ended(r.run(req), idempotency.End{How: idempotency.Unknown, Response: failed})
-			as[engine.Refusal](t, r.claim(req))
-		},
-		"held since its owner crashed": func(t *testing.T, r *replica, req engine.Request) {
-			crashed := newReplica(t, r.link.Store)
-			crashed.run(req)
-			_ = crashed.Close()
-			time.Sleep(someLease)
-			as[engine.Refusal](t, r.claim(req))
-		},
-		"complete": func(t *testing.T, r *replica, req engine.Request) {
-			wantEnd(t, r.run(req), created("first"), resultKept)
-		},
-		"complete with the last attempt": func(t *testing.T, r *replica, req engine.Request) {
-			wantEnd(t, r.run(req), broken("last"), resultKept)
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				r, req := newReplica(t, newShared(t)), holding()
-				req.Policy.MaxAttempts = 1
-				block(t, r, req)
-				before := r.stored(req)
-				if err := r.Release(context.Background(), req.Key, idempotency.Precondition{}); err != nil {
-					t.Fatal(err)
-				}
-				r.wantState(req, idempotency.Released, 1)
-				if after := r.stored(req); after.ExecutionID != before.ExecutionID || after.Token == before.Token {
-					t.Errorf("it left %+v of %+v", after, before)
-				}
-				run := r.run(req)
-				if run.Attempt() != 2 {
-					t.Errorf("the run of the released key is attempt %d, want 2", run.Attempt())
-				}
-				wantEnd(t, run, created("second"), resultKept)
-				wantReplay(t, r.claim(req), run.ExecutionID(), created("second"), false)
-			})
-		})
-	}
-}
-
-// A late owner comes back after an operator has released or completed its key.
-func TestLateOwnerOfAChangedKeyIsFenced(t *testing.T) {
-	for _, completes := range []bool{false, true} {
-		synctest.Test(t, func(t *testing.T) {
-			store, req := newShared(t), holding()
-			a, b := newReplica(t, store), newReplica(t, store)
-			late := a.run(req)
-			a.link.fail(refused, "renew")
-			time.Sleep(2 * someLease)
-			var err error
-			if completes {
-				err = b.Complete(context.Background(), req.Key, created("by hand"), idempotency.Precondition{})
-			} else {
-				err = b.Release(context.Background(), req.Key, idempotency.Precondition{})
-			}
-			if err != nil {
-				t.Fatal(err)
-			}
-			a.link.recover()
-			wantEnd(t, late, created("late"), resultFenced)
-			if completes {
-				wantReplay(t, a.claim(req), late.ExecutionID(), created("by hand"), false)
-			} else {
-				wantEnd(t, b.run(req), created("second"), resultKept)
-			}
-		})
-	}
+func TestOperators(t *testing.T) {
+	play(t, []scene{
+		{"release a key that is held, held since its owner crashed, complete, or complete with its last attempt", "hold attempts=1", `
+			{a runs run; run ends unknown held; a refuses held run|b runs run; b closes; sleep 30s; a refuses held run|
+			a runs run; run ends 201 kept|a runs run; run ends 500 kept}; a releases; a has released 1
+			a runs next attempt=2; next ends 201 kept; a replays next`},
+		{"fence a late owner by releasing or completing its key", "hold", `
+			a runs late; a store refused renew; sleep 1m; b {releases|completes late done}; a store works; late ends 201 fenced
+			{b runs next; next ends 201 kept|a replays done}`},
+		{"leave a live run alone, and may forget a key after it", "", `
+			a releases gone; a forgets gone; a runs run; a releases in_flight; a forgets in_flight; run ends 201 kept; a forgets
+			a runs next attempt=1`},
+	})
 }
 
 // An operator completes a key that is exhausted: its duplicates are not refused any more. The record
@@ -121,32 +62,6 @@ func TestOperatorCompletesAnExhaustedKey(t *testing.T) {
 			if got := r.stored(req).Reason; got != "released by "+by {
 				t.Errorf("the reason is %q, want that it was released by %s", got, by)
 			}
-		}
-	})
-}
-
-func TestOperatorLeavesALiveRunAlone(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		r, req := newReplica(t, newShared(t)), someRequest()
-		if err := r.Release(context.Background(), req.Key, idempotency.Precondition{}); !errors.Is(err, idempotency.ErrGone) {
-			t.Errorf("freeing an unknown key: %v", err)
-		}
-		if err := r.Forget(context.Background(), req.Key, idempotency.Precondition{}); !errors.Is(err, idempotency.ErrGone) {
-			t.Errorf("forgetting an unknown key: %v", err)
-		}
-		run := r.run(req)
-		if err := r.Release(context.Background(), req.Key, idempotency.Precondition{}); !errors.Is(err, idempotency.ErrInFlight) {
-			t.Errorf("freeing a key in flight: %v", err)
-		}
-		if err := r.Forget(context.Background(), req.Key, idempotency.Precondition{}); !errors.Is(err, idempotency.ErrInFlight) {
-			t.Errorf("forgetting a key in flight: %v", err)
-		}
-		wantEnd(t, run, created("first"), resultKept)
-		if err := r.Forget(context.Background(), req.Key, idempotency.Precondition{}); err != nil {
-			t.Errorf("forgetting a complete key: %v", err)
-		}
-		if again := r.run(req); again.Attempt() != 1 {
-			t.Errorf("a forgotten key's run is attempt %d", again.Attempt())
 		}
 	})
 }

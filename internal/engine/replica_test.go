@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"sync/atomic"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"go.uber.org/zap"
@@ -35,6 +34,7 @@ type replica struct {
 	*engine.Engine
 	t        *testing.T
 	link     *link
+	copies   *engine.Copies
 	room     atomic.Pointer[error]
 	observer countingObserver
 }
@@ -53,7 +53,7 @@ func newReplica(t *testing.T, store idempotency.Store) *replica {
 // newReplicaWithCopies returns a replica with local copies.
 func newReplicaWithCopies(t *testing.T, store idempotency.Store, copies *engine.Copies) *replica {
 	t.Helper()
-	r := &replica{t: t, link: newLink(store)}
+	r := &replica{t: t, link: newLink(store), copies: copies}
 	r.setRoom(nil)
 	options := someOptions()
 	options.Room = func() error { return *r.room.Load() }
@@ -116,6 +116,12 @@ func holding() engine.Request {
 	return r
 }
 
+// forcing returns a forced request.
+func forcing(req engine.Request) engine.Request {
+	req.Force = true
+	return req
+}
+
 // claim returns the decision on a request whose client stays connected.
 func (r *replica) claim(req engine.Request) engine.Decision {
 	r.t.Helper()
@@ -147,16 +153,18 @@ func (r *replica) run(req engine.Request) *engine.Run {
 
 // waiter is a request that waits for its decision in the background.
 type waiter struct {
-	t    *testing.T
-	done chan struct{}
-	d    engine.Decision
-	err  error
+	t     *testing.T
+	leave context.CancelCauseFunc // its client disconnects
+	done  chan struct{}
+	d     engine.Decision
+	err   error
 	// took is how long the decision took on the fake clock.
 	took time.Duration
 }
 
 func (r *replica) claimLater(ctx context.Context, req engine.Request) *waiter {
-	w := &waiter{t: r.t, done: make(chan struct{})}
+	ctx, leave := context.WithCancelCause(ctx)
+	w := &waiter{t: r.t, leave: leave, done: make(chan struct{})}
 	start := time.Now()
 	go func() {
 		defer close(w.done)
@@ -236,7 +244,8 @@ func wantReplay(t *testing.T, d engine.Decision, executionID string, response *i
 	switch {
 	case got.Response == nil:
 		t.Errorf("the replay has no response")
-	case got.Response.Status != response.Status || string(got.Response.Body) != string(response.Body) || got.Response.Failed != response.Failed:
+	case got.Response.Status != response.Status || string(got.Response.Body) != string(response.Body) || got.Response.Failed != response.Failed ||
+		got.Response.Omitted != response.Omitted:
 		t.Errorf("replayed %+v, want %+v", got.Response, response)
 	case got.Record.ExecutionID != executionID:
 		t.Errorf("the replay names %q, want %q", got.Record.ExecutionID, executionID)
@@ -255,6 +264,11 @@ func broken(body string) *idempotency.Response {
 	return &idempotency.Response{Status: 500, Body: []byte(body)}
 }
 
+// failed returns the error that the client of a run gets if no upstream has answered.
+func failed(status int) *idempotency.Response {
+	return &idempotency.Response{Status: status, Failed: true}
+}
+
 // result is how a run was settled.
 type result string
 
@@ -262,7 +276,7 @@ const (
 	resultKept     result = "kept"
 	resultReleased result = "released"
 	resultHeld     result = "held"
-	resultNotSent  result = "not sent"
+	resultNotSent  result = "unsent"
 	resultFenced   result = "fenced"
 	resultLost     result = "lost"
 	// resultTrying: the engine goes on trying to store the end of the run.
@@ -289,11 +303,6 @@ func resultOf(s idempotency.Settlement, err error) result {
 	default:
 		return resultReleased
 	}
-}
-
-func withResponse(end idempotency.End, response *idempotency.Response) idempotency.End {
-	end.Response = response
-	return end
 }
 
 // end settles a run with a whole response.
@@ -334,21 +343,4 @@ func (r *replica) wantState(req engine.Request, state idempotency.State, attempt
 	case record.State != state || record.Attempt != attempt:
 		r.t.Errorf("the record is %s with attempt %d, want %s with attempt %d", record.State, record.Attempt, state, attempt)
 	}
-}
-
-// onBoth runs a test twice: once with the duplicates on the replica of the run, and once
-// with the duplicates on another replica.
-func onBoth(t *testing.T, test func(t *testing.T, owner, other *replica)) {
-	t.Run("same replica", func(t *testing.T) {
-		synctest.Test(t, func(t *testing.T) {
-			a := newReplica(t, newShared(t))
-			test(t, a, a)
-		})
-	})
-	t.Run("other replica", func(t *testing.T) {
-		synctest.Test(t, func(t *testing.T) {
-			store := newShared(t)
-			test(t, newReplica(t, store), newReplica(t, store))
-		})
-	})
 }

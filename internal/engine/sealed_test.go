@@ -172,155 +172,33 @@ func TestKeysAreExchanged(t *testing.T) {
 	})
 }
 
-// The keys change while a run is in flight. Its end is stored with the new keys, and its
-// request is still distinguished from another one.
-func TestKeysChangeUnderARun(t *testing.T) {
-	onBoth(t, func(t *testing.T, owner, other *replica) {
-		req := delivered()
-		configure := func(keys string) {
-			for _, r := range []*replica{owner, other} {
-				r.Configure(engine.Settings{Sealer: sealing(t, keys)})
-			}
-		}
-		configure("a")
-		run := owner.run(req)
-		waiting := other.waiters(2, req)
-		synctest.Wait()
-		configure("ba")
-		waiting = append(waiting, other.waiters(2, req)...)
-		synctest.Wait()
-		another := req
-		another.Fingerprint = "body:two"
-		wantRefusal(t, other.claim(another), engine.ReasonReused, run.ExecutionID())
-		wantEnd(t, run, created("kept"), resultKept)
-		for _, w := range waiting {
-			wantReplay(t, w.decision(), run.ExecutionID(), created("kept"), true)
-		}
-		wantRefusal(t, other.claim(another), engine.ReasonReused, run.ExecutionID())
-		if record, _, err := other.Lookup(context.Background(), req.Key); err != nil || record.DeliveryID != "delivery-1" {
-			t.Errorf("an operator reads %+v, %v", record, err)
-		}
-	})
-}
-
 func isUnreadable(err error) bool {
 	var unreadable *idempotency.UnreadableError
 	return errors.As(err, &unreadable)
 }
 
-// An operator without the encryption keys can no more disturb a run than others can.
-func TestOperatorWithoutKeysLeavesARunAlone(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		store, req := newShared(t), delivered()
-		a, b := newSealed(t, store, "a"), newReplica(t, store)
-		run := a.run(req)
-		if err := b.Release(context.Background(), req.Key, idempotency.Precondition{}); !errors.Is(err, idempotency.ErrInFlight) {
-			t.Errorf("freeing: %v", err)
-		}
-		if err := b.Forget(context.Background(), req.Key, idempotency.Precondition{}); !errors.Is(err, idempotency.ErrInFlight) {
-			t.Errorf("forgetting: %v", err)
-		}
-		wantEnd(t, run, created("kept"), resultKept)
-	})
-}
-
-// Requests that wait on another replica get the answer, whatever the order of the keys
-// is there.
-func TestWaitersOpenASealedAnswer(t *testing.T) {
-	onBoth(t, func(t *testing.T, owner, other *replica) {
-		owner.Configure(engine.Settings{Sealer: sealing(t, "ab")})
-		other.Configure(engine.Settings{Sealer: sealing(t, "ba")})
-		run := owner.run(delivered())
-		w := other.waiters(3, delivered())
-		synctest.Wait()
-		wantEnd(t, run, broken("busy"), resultReleased)
-		for _, w := range w {
-			wantReplay(t, w.decision(), run.ExecutionID(), broken("busy"), true)
-		}
-	})
-}
-
-// A reload removes the key with which a run in flight was claimed. Then it is unknown whether another
-// request is the same one: it must not get the response of that run.
-func TestOtherRequestBesideARunOfADroppedKey(t *testing.T) {
-	for name, keys := range map[string]string{"replaced": "b", "off": ""} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				a, req := newSealed(t, newShared(t), "a"), delivered()
-				run := a.run(req)
-				a.Configure(engine.Settings{Sealer: sealing(t, keys)})
-				other := req
-				other.Fingerprint = "body:two"
-				wantRefusal(t, a.claim(other), engine.ReasonUnreadable, run.ExecutionID())
-				unfingerprinted := req
-				unfingerprinted.Fingerprint = ""
-				same := a.claimLater(context.Background(), unfingerprinted)
-				synctest.Wait()
-				a.link.fail(refused, "settle")
-				wantEnd(t, run, created("one"), resultTrying)
-				wantRefusal(t, a.claim(other), engine.ReasonUnreadable, run.ExecutionID())
-				wantReplay(t, same.decision(), run.ExecutionID(), created("one"), true)
-				a.link.fail(works, "settle")
-				a.drain()
-			})
-		})
-	}
-}
-
-// A request that waits while the keys change, and then asks the store, takes its fingerprints under
-// the new keys.
-func TestWaiterOverAnExchangeOfKeys(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		store, req := newShared(t), delivered()
-		req.Wait = time.Minute
-		a := newSealed(t, store, "a")
-		late := a.run(req)
-		waiting := a.claimLater(context.Background(), req)
-		synctest.Wait()
-		a.Configure(engine.Settings{Sealer: sealing(t, "ba")})
-		a.link.fail(hung, "renew")
-		time.Sleep(someLease + time.Second)
-		b := newSealed(t, store, "ba")
-		other := req
-		other.Fingerprint = "body:two"
-		run := b.run(other)
-		a.link.fail(works, "renew")
-		time.Sleep(someLease / 2) // the renewal finds that the key is another's
-		wantRefusal(t, waiting.decision(), engine.ReasonReused, run.ExecutionID())
-		wantEnd(t, run, created("two"), resultKept)
-		wantEnd(t, late, created("one"), resultFenced)
-	})
-}
-
-// A forced run replaces a record that cannot be read here. Neither a request that waits for it on
-// another replica nor an operator needs to read that record.
-func TestForcedRunOverARecordOfAnUnknownKey(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		store, req := newShared(t), delivered()
-		wantEnd(t, newSealed(t, store, "z").run(req), created("old"), resultKept)
-		a, b := newSealed(t, store, "a"), newSealed(t, store, "a")
-		forced := a.run(forcing(req))
-		waiting := b.claimLater(context.Background(), req)
-		time.Sleep(2 * time.Second)
-		if record, _, err := b.Lookup(context.Background(), req.Key); err != nil || record.DeliveryID != "delivery-1" {
-			t.Errorf("an operator reads %+v, %v", record, err)
-		}
-		wantEnd(t, forced, created("new"), resultKept)
-		wantReplay(t, waiting.decision(), forced.ExecutionID(), created("new"), true)
-	})
-}
-
-// A refusal needs no encryption key: a held key stays held.
-func TestHeldRecordOfAnUnknownKey(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		store, req := newShared(t), holding()
-		a, b := newSealed(t, store, "a"), newSealed(t, store, "b")
-		run := a.run(req)
-		ended(run, idempotency.End{How: idempotency.Unknown, Response: failed(502)})
-		wantRefusal(t, b.claim(req), engine.ReasonHeld, run.ExecutionID())
-		if err := b.Release(context.Background(), req.Key, idempotency.Precondition{}); err != nil {
-			t.Fatal(err)
-		}
-		wantEnd(t, b.run(req), created("again"), resultKept)
+func TestKeysChange(t *testing.T) {
+	play(t, []scene{
+		// The end is stored with the new keys.
+		{"under a run, whose request is still distinguished from another one", "", `
+			a keys a; other keys a; a runs run; other asks w n=2; a keys ba; other keys ba; other asks w n=2; other refuses reused run reused
+			run ends 201 kept; w shares run; other refuses reused run reused; other reads delivery-1`},
+		{"under a request that waits, and takes its fingerprints under the new ones", "wait=1m", `
+			a keys a; a runs late; a asks w; a keys ba; a store hung renew; sleep 31s; b keys ba; b runs run reused
+			a store works renew; sleep 15s; w refused reused run; run ends 201 kept; late ends 201 fenced`},
+		{"and have another order elsewhere: waiters open the answer", "", `
+			a keys ab; other keys ba; a runs run; other asks w n=3; run ends 500 released; w shares run`},
+		// Then it is unknown whether another request is the same one: it must not get the response.
+		{"and that of a run in flight is dropped", "", `
+			a keys a; a runs run; a keys {b|-}; a refuses unreadable run reused; a asks same fingerprint=; a store refused settle
+			run ends 201 trying; a refuses unreadable run reused; same shares run; a store works; a drains`},
+		// Neither a request that waits for it on another replica nor an operator needs to read that record.
+		{"and a forced run replaces a record of an unknown one", "", `
+			c keys z; c runs old; old ends 201 kept; a keys a; b keys a; a runs forced force; b asks w; sleep 2s; b reads delivery-1
+			forced ends 201 kept; w shares forced`},
+		{"and a held record of an unknown one stays held", "hold", `
+			a keys a; b keys b; a runs run; run ends unknown held; b refuses held run; b releases; b runs next; next ends 201 kept`},
+		{"and an operator without them leaves a run alone, as others do", "", `
+			a keys a; a runs run; b releases in_flight; b forgets in_flight; run ends 201 kept`},
 	})
 }

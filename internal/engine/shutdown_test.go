@@ -2,7 +2,6 @@ package engine_test
 
 import (
 	"context"
-	"errors"
 	"runtime"
 	"sync"
 	"testing"
@@ -13,95 +12,43 @@ import (
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
 
-// Finish waits for claims in doubt for as long as it takes. Drain, for a process that
-// exits, waits for them only for a short time.
-func TestFinishAndDrainWithAClaimInDoubt(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		a := newReplica(t, newShared(t))
-		if err := a.Finish(context.Background()); err != nil {
-			t.Errorf("with nothing to do: %v", err)
-		}
-		a.link.fail(hung)
-		a.link.fail(replyLost, "claim")
-		wantRefusal(t, a.claim(holding()), engine.ReasonUnavailable, "")
-		start := time.Now()
-		if err := a.Drain(context.Background()); !errors.Is(err, context.DeadlineExceeded) {
-			t.Errorf("drained with a claim in doubt: %v", err)
-		}
-		if took := time.Since(start); took > 10*time.Second {
-			t.Errorf("it drained for %v", took)
-		}
-		finished := make(chan error)
-		go func() { finished <- a.Finish(context.Background()) }()
-		time.Sleep(time.Hour)
-		synctest.Wait()
-		select {
-		case err := <-finished:
-			t.Fatalf("finished with a claim in doubt: %v", err)
-		default:
-		}
-		a.link.recover()
-		if err := <-finished; err != nil {
-			t.Error(err)
-		}
-		a.wantState(holding(), idempotency.Released, 0)
-	})
-}
-
-func TestDrainWaitsForRuns(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		a, req := newReplica(t, newShared(t)), someRequest()
-		a.drain()
-		run := a.run(req)
-		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
-		defer cancel()
-		if err := a.Drain(ctx); !errors.Is(err, context.DeadlineExceeded) {
-			t.Errorf("drain with a run in flight returned %v", err)
-		}
-		drained := make(chan error)
-		go func() { drained <- a.Drain(context.Background()) }()
-		synctest.Wait()
-		select {
-		case err := <-drained:
-			t.Fatalf("drained with a run in flight: %v", err)
-		default:
-		}
-		wantEnd(t, run, created("one"), resultKept)
-		if err := <-drained; err != nil {
-			t.Error(err)
-		}
+func TestDrainAndFinish(t *testing.T) {
+	play(t, []scene{
+		{"they wait for runs", "", `
+			a draining; a done; a finishing; a done; a runs run; a draining; sleep 1h; a undone; run ends 201 kept; a done`},
+		{"they wait for claims, which may run in a moment", "", `
+			a pauses reply-to-claim; a asks w; a draining; sleep 1s; a undone; a busy; a resumes reply-to-claim; w runs run; a undone
+			run ends 201 kept; a done; a idle`},
+		// Drain is for a process that exits.
+		{"Finish waits for a claim in doubt, Drain for a short time only", "hold", `
+			a store hung; a store lost claim; a refuses unavailable - after=500ms; a draining; sleep 10s; a failed
+			a finishing; sleep 1h; a undone; a store works; sleep 4s; a done; a has released 0`},
 	})
 }
 
 // This test checks little itself: synctest fails it if a goroutine is left at the end.
 func TestCloseEndsTheBackgroundWork(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		store, req := newShared(t), someRequest()
-		a, b := newReplica(t, store), newReplica(t, store)
-		run := a.run(req) // its lease is renewed in the background
-		watching := b.claimLater(context.Background(), req)
-		synctest.Wait()
-		two := someRequest()
-		two.Key = idempotency.Identity{ID: "two"}.Key()
-		a.link.fail(replyLost, "claim")
-		wantRefusal(t, a.claim(two), engine.ReasonUnavailable, "") // its claim is withdrawn in the background
-		three := someRequest()
-		three.Key = idempotency.Identity{ID: "three"}.Key()
-		a.link.fail(works)
-		pending := a.run(three)
-		a.link.fail(refused)
-		wantEnd(t, pending, created("three"), resultTrying) // its end is stored in the background
-		for _, r := range []*replica{a, b} {
-			if err := r.Close(); err != nil {
-				t.Error(err)
-			}
-		}
-		wantRefusal(t, watching.decision(), engine.ReasonUnavailable, "")
-		// A run can still end after its engine is closed, and its waiters get an answer.
-		waiting := a.claimLater(context.Background(), req)
-		synctest.Wait()
-		wantEnd(t, run, created("one"), resultTrying)
-		wantReplay(t, waiting.decision(), run.ExecutionID(), created("one"), true)
+	play(t, []scene{{"a renewal, a watcher, a withdrawal and a settlement", "", `
+		a runs run; b asks watching; a store lost claim; a refuses unavailable - key=two after=500ms; a store works; a runs third key=three
+		a store refused; third ends 201 trying; a closes; b closes; watching refused unavailable -
+		a asks waiting; run ends 201 trying; waiting shares run`}})
+}
+
+// Abandon settles the runs in flight as unknown, so that no request waits for their leases.
+func TestAbandonSettlesRunsAsUnknown(t *testing.T) {
+	play(t, []scene{
+		{"released", "", `
+			a runs run; a asks w; a abandoning; a done; a has released 1; w refused overloaded -; b runs next
+			run ends 201 fenced; next ends 201 kept; a has complete 2`},
+		{"held, or exhausted", "", `
+			a runs run {hold|attempts=1}; a asks w {hold|attempts=1}; a abandoning; a done; a has {held|released} 1; w refused {held|exhausted} run
+			b refuses {held|exhausted} run {hold|attempts=1}; run ends 201 fenced; a has {held|released} 1`},
+		{"a claim that is under way", "", `
+			a pauses reply-to-claim; a asks w; a abandoning; a resumes reply-to-claim; a done; w runs run; run ends 201 fenced; a has released 1`},
+		{"an end that is being stored is left alone", "hold", `
+			a runs run; a pauses reply-to-settle; run ending 201; a abandoning; a resumes reply-to-settle; run ended kept; a done; a has complete 1`},
+		{"it takes one operation", "", `
+			a runs run; a store hung; a abandoning; sleep 499ms; a undone; sleep 1ms; a failed; a idle; a counts lost=1; run ends 201 fenced`},
 	})
 }
 
@@ -163,133 +110,5 @@ func TestCloseBesideRequests(t *testing.T) {
 		}
 		requests.Wait()
 		a.drain()
-	})
-}
-
-// A request that is claiming its key may run in a moment: Drain and Finish wait
-// for it.
-func TestDrainWaitsForClaims(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		a, req := newReplica(t, newShared(t)), someRequest()
-		resume := a.link.pauseReply("claim")
-		w := a.claimLater(context.Background(), req)
-		synctest.Wait()
-		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
-		defer cancel()
-		if err := a.Drain(ctx); !errors.Is(err, context.DeadlineExceeded) {
-			t.Errorf("drained while a request claims its key: %v", err)
-		}
-		if a.Idle() {
-			t.Error("idle while a request claims its key")
-		}
-		resume()
-		wantEnd(t, as[*engine.Run](t, w.decision()), created("one"), resultKept)
-		a.drain()
-		if !a.Idle() {
-			t.Error("not idle when all is done")
-		}
-	})
-}
-
-// Abandon settles the runs in flight as unknown, so that no request waits for their leases.
-func TestAbandonSettlesRunsAsUnknown(t *testing.T) {
-	lastAttempt := someRequest()
-	lastAttempt.Policy.MaxAttempts = 1
-	for name, c := range map[string]struct {
-		req    engine.Request
-		state  idempotency.State
-		here   engine.Reason // why a request that has waited in the same process is refused
-		beside engine.Reason // why one on another replica is; "" if it runs
-	}{
-		"released":     {someRequest(), idempotency.Released, engine.ReasonOverloaded, ""},
-		"held":         {holding(), idempotency.Held, engine.ReasonHeld, engine.ReasonHeld},
-		"last attempt": {lastAttempt, idempotency.Released, engine.ReasonExhausted, engine.ReasonExhausted},
-	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				store := newShared(t)
-				a, b := newReplica(t, store), newReplica(t, store)
-				run := a.run(c.req)
-				waiting := a.claimLater(context.Background(), c.req)
-				synctest.Wait()
-				if err := a.Abandon(); err != nil {
-					t.Error(err)
-				}
-				a.wantState(c.req, c.state, 1)
-				if got := as[engine.Refusal](t, waiting.decision()); got.Reason != c.here {
-					t.Errorf("the request that had waited is refused with %q, want %q", got.Reason, c.here)
-				}
-				if c.beside != "" {
-					wantRefusal(t, b.claim(c.req), c.beside, run.ExecutionID())
-					wantEnd(t, run, created("late"), resultFenced)
-					a.wantState(c.req, c.state, 1)
-					return
-				}
-				next := b.run(c.req)
-				wantEnd(t, run, created("late"), resultFenced)
-				wantEnd(t, next, created("two"), resultKept)
-				a.wantState(c.req, idempotency.Complete, 2)
-			})
-		})
-	}
-}
-
-// Abandon also settles a claim that is under way.
-func TestAbandonBesideAClaim(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		a, req := newReplica(t, newShared(t)), someRequest()
-		resume := a.link.pauseReply("claim")
-		claiming := a.claimLater(context.Background(), req)
-		synctest.Wait()
-		abandoned := make(chan error)
-		go func() { abandoned <- a.Abandon() }()
-		synctest.Wait()
-		resume()
-		if err := <-abandoned; err != nil {
-			t.Error(err)
-		}
-		wantEnd(t, as[*engine.Run](t, claiming.decision()), created("late"), resultFenced)
-		a.wantState(req, idempotency.Released, 1)
-	})
-}
-
-func TestAbandonLeavesAnEndThatIsBeingStored(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		a, req := newReplica(t, newShared(t)), holding()
-		run := a.run(req)
-		resume := a.link.pauseReply("settle")
-		ended := make(chan result)
-		go func() { ended <- end(run, created("one")) }()
-		synctest.Wait()
-		abandoned := make(chan error)
-		go func() { abandoned <- a.Abandon() }()
-		synctest.Wait()
-		resume()
-		if got := <-ended; got != resultKept {
-			t.Errorf("the run ended %q", got)
-		}
-		if err := <-abandoned; err != nil {
-			t.Error(err)
-		}
-		a.wantState(req, idempotency.Complete, 1)
-	})
-}
-
-func TestAbandonWaitsForOneOperation(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		a := newReplica(t, newShared(t))
-		run := a.run(someRequest())
-		a.link.fail(hung)
-		start := time.Now()
-		if err := a.Abandon(); !errors.Is(err, context.DeadlineExceeded) {
-			t.Errorf("abandoned a run that cannot be settled: %v", err)
-		}
-		if took := time.Since(start); took != storeTimeout {
-			t.Errorf("it took %v, want %v", took, storeTimeout)
-		}
-		if !a.Idle() || a.observer.counts["run lost"] != 1 {
-			t.Errorf("it is not given up: %v", a.observer.counts)
-		}
-		wantEnd(t, run, created("late"), resultFenced)
 	})
 }

@@ -15,120 +15,24 @@ import (
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
 
-// lostReplies are the ways in which a claim can be in doubt.
-var lostReplies = map[string]fault{
-	"never executed": hung,
-	"executed":       replyLost,
-	"executed later": executedLater,
-	"executed twice": twice,
-}
-
+// The reply to a claim is lost: the claim is in doubt, whether the store has executed it or not.
 func TestClaimInDoubtIsWithdrawn(t *testing.T) {
-	for name, how := range lostReplies {
-		for choice, req := range map[string]engine.Request{"release": someRequest(), "hold": holding()} {
-			t.Run(name+" under "+choice, func(t *testing.T) {
-				synctest.Test(t, func(t *testing.T) {
-					a := newReplica(t, newShared(t))
-					a.link.fail(how, "claim")
-					w := a.waiters(3, req)
-					for _, w := range w {
-						wantRefusal(t, w.decision(), engine.ReasonUnavailable, "")
-						if w.took != storeTimeout {
-							t.Errorf("refused after %v", w.took)
-						}
-					}
-					a.link.recover()
-					time.Sleep(2 * idempotency.ClaimTimeout)
-					a.drain()
-					if record := a.stored(req); record != nil {
-						a.wantState(req, idempotency.Released, 0)
-					}
-					if run := a.run(req); run.Attempt() != 1 {
-						t.Errorf("the first attempt is %d", run.Attempt())
-					}
-				})
-			})
-		}
-	}
-}
-
-// The client that was refused sends its request again. The claim in doubt must not
-// keep that request from running.
-func TestRetryRunsOverAClaimInDoubt(t *testing.T) {
-	for name, how := range lostReplies {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				store, req := newShared(t), holding()
-				a, b := newReplica(t, store), newReplica(t, store)
-				a.link.fail(how, "claim")
-				wantRefusal(t, a.claim(req), engine.ReasonUnavailable, "")
-				a.link.recover()
-				run := b.run(req)
-				time.Sleep(2 * idempotency.ClaimTimeout)
-				b.wantState(req, idempotency.InFlight, 1)
-				wantEnd(t, run, created("one"), resultKept)
-				a.drain()
-				wantReplay(t, a.claim(req), run.ExecutionID(), created("one"), false)
-			})
-		})
-	}
-}
-
-// A claim whose reply was lost is executed only after a retry of its request has run
-// and has released the key.
-func TestClaimIsExecutedAfterAReleasedRetry(t *testing.T) {
-	for _, how := range []fault{executedLater, twice} {
-		synctest.Test(t, func(t *testing.T) {
-			store, req := newShared(t), holding()
-			a, b := newReplica(t, store), newReplica(t, store)
-			a.link.fail(how, "claim")
-			wantRefusal(t, a.claim(req), engine.ReasonUnavailable, "")
-			a.link.recover()
-			wantEnd(t, b.run(req), broken("out of order"), resultReleased)
-			time.Sleep(2 * idempotency.ClaimTimeout)
-			a.drain()
-			b.wantState(req, idempotency.Released, 1)
-			if run := b.run(req); run.Attempt() != 2 {
-				t.Errorf("the second attempt is %d", run.Attempt())
-			}
-		})
-	}
-}
-
-func TestTakeoverInDoubtKeepsTheAttempts(t *testing.T) {
-	for name, how := range lostReplies {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				store, req := newShared(t), someRequest()
-				a, b := newReplica(t, store), newReplica(t, store)
-				wantEnd(t, a.run(req), broken("out of order"), resultReleased)
-				a.run(req)
-				a.crash() // while attempt 2 is in flight
-				time.Sleep(someLease)
-				b.link.fail(how, "claim")
-				wantRefusal(t, b.claim(req), engine.ReasonUnavailable, "")
-				b.link.recover()
-				time.Sleep(2 * idempotency.ClaimTimeout)
-				b.drain()
-				if run := b.run(req); run.Attempt() != 3 {
-					t.Errorf("the next attempt is %d, want 3", run.Attempt())
-				}
-			})
-		})
-	}
-}
-
-func TestWithdrawingWaitsForTheStore(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		a, req := newReplica(t, newShared(t)), holding()
-		a.link.fail(hung)
-		a.link.fail(replyLost, "claim")
-		wantRefusal(t, a.claim(req), engine.ReasonUnavailable, "")
-		time.Sleep(time.Hour)
-		a.wantState(req, idempotency.InFlight, 1)
-		a.link.recover()
-		a.drain()
-		a.wantState(req, idempotency.Released, 0)
+	play(t, []scene{
+		{"then a request can run", "{|hold}", `
+			a store {hung|lost|late|twice} claim; a asks w n=3; w refused unavailable - after=500ms; a store works; sleep 4s; a drains
+			a runs run attempt=1`},
+		{"a retry of its client runs before that", "hold", `
+			a store {hung|lost|late|twice} claim; a refuses unavailable - after=500ms; a store works; b runs run after=..1s; sleep 4s
+			b has in_flight 1; run ends 201 kept; a drains; a replays run`},
+		{"it is executed only after a retry has released the key", "hold", `
+			a store {late|twice} claim; a refuses unavailable - after=500ms; a store works; b runs one after=..1s; one ends 500 released
+			sleep 4s; a drains; b has released 1; b runs two attempt=2`},
+		{"a takeover in doubt keeps the attempts", "", `
+			a runs one; one ends 500 released; a runs crashed; a store refused; sleep 30s; b store {hung|lost|late|twice} claim
+			b refuses unavailable - after=500ms; b store works; sleep 4s; b drains; b runs run attempt=3`},
+		{"when the store is back", "hold", `
+			a store hung; a store lost claim; a refuses unavailable - after=500ms; sleep 1h; a has in_flight 1; a store works; a drains
+			a has released 0`},
 	})
 }
 
