@@ -38,9 +38,7 @@ func TestLargeBodiesAreInSegments(t *testing.T) {
 		s := openStore(t, vfs.Default, path)
 		body := make([]byte, size)
 		_, _ = rand.NewChaCha8([32]byte{}).Read(body) // which cannot be compressed
-		if err := keepAs(t.Context(), s, "a", completeAs(string(body))); err != nil {
-			t.Fatal(err)
-		}
+		must(t, keepAs(t.Context(), s, "a", completeAs(string(body))))
 		closeStore(t, s)
 		s = openStore(t, vfs.Default, path)
 		replays(t, s, "a", string(body))
@@ -74,9 +72,7 @@ func TestConcurrentBodies(t *testing.T) {
 		done.Go(func() {
 			settlement := completeAs("")
 			settlement.Response.Body = body
-			if err := keepAs(t.Context(), s, fmt.Sprint(i), settlement); err != nil {
-				t.Error(err)
-			}
+			wantErr(t, keepAs(t.Context(), s, fmt.Sprint(i), settlement), nil)
 		})
 	}
 	done.Wait()
@@ -104,16 +100,12 @@ func TestSegmentsAreClosed(t *testing.T) {
 	b := newBodies(counting, storePath)
 	now := time.Now()
 	for i := range 3 * maxOpenSegments {
-		if err := writeBody(t.Context(), b, fmt.Sprint(i), now.Add(time.Duration(i)*bucketInterval), []byte(largeText("x"))); err != nil {
-			t.Fatal(err)
-		}
+		must(t, writeBody(t.Context(), b, fmt.Sprint(i), now.Add(time.Duration(i)*bucketInterval), []byte(largeText("x"))))
 	}
 	if counting.open > maxOpenSegments {
 		t.Errorf("%d segments are open", counting.open)
 	}
-	if err := writeBody(t.Context(), b, "last", now, bytes.Repeat([]byte("x"), maxSegment)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, writeBody(t.Context(), b, "last", now, bytes.Repeat([]byte("x"), maxSegment)))
 	if b.open[b.bucket(now)] != nil {
 		t.Error("a full segment takes more bodies")
 	}
@@ -156,19 +148,13 @@ func TestDamagedBody(t *testing.T) {
 	} {
 		path := newPath(t)
 		s := openStore(t, vfs.Default, path)
-		if err := keepAs(t.Context(), s, "a", completeAs(largeText("a"))); err != nil {
-			t.Fatal(err)
-		}
+		must(t, keepAs(t.Context(), s, "a", completeAs(largeText("a"))))
 		segment := segments(t, path)[0]
-		if err := damage(segment); err != nil {
-			t.Fatal(err)
-		}
+		must(t, damage(segment))
 		if got, err := ask(t.Context(), s, "a"); !isUnreadable(err) || !strings.Contains(err.Error(), segment) || got.Response != nil {
 			t.Errorf("%s: %v, %v; want an UnreadableError that names %s", name, got.Verdict, err, segment)
 		}
-		if err := s.Forget(t.Context(), key("a"), idempotency.Precondition{}); err != nil {
-			t.Errorf("%s: forget: %v", name, err)
-		}
+		wantErr(t, s.Forget(t.Context(), key("a"), idempotency.Precondition{}), nil, name)
 		claimed(t, s, claimOf("a"))
 	}
 }
@@ -177,9 +163,7 @@ func TestDamagedBody(t *testing.T) {
 func TestBodyThatCannotBeReadNow(t *testing.T) {
 	fs := newFaulty(newMemory())
 	s := openStore(t, fs, storePath)
-	if err := keepAs(t.Context(), s, "a", completeAs(largeText("a"))); err != nil {
-		t.Fatal(err)
-	}
+	must(t, keepAs(t.Context(), s, "a", completeAs(largeText("a"))))
 	fs.set(func(op errorfs.Op) error {
 		if op.Kind == errorfs.OpFileReadAt {
 			return syscall.EIO
@@ -240,9 +224,7 @@ func TestBodyThatCannotBeWritten(t *testing.T) {
 			}
 			fs.set(nil)
 			close(released)
-			if err := s.Settle(t.Context(), key("a"), record, completeAs(largeText("a"))); err != nil {
-				t.Errorf("%s: settle: %v", name, err)
-			}
+			wantErr(t, s.Settle(t.Context(), key("a"), record, completeAs(largeText("a"))), nil, name)
 			closeStore(t, s)
 			s, err := openIn(fs, storePath, zap.NewNop())
 			if err != nil {
@@ -267,20 +249,14 @@ func TestBodyWithoutRoomLeavesNothing(t *testing.T) {
 		return nil
 	})
 	for range 3 {
-		if err := s.Settle(t.Context(), key("a"), record, completeAs(largeText("a"))); !errors.Is(err, ErrNoSpace) {
-			t.Errorf("settle: %v, want %v", err, ErrNoSpace)
-		}
+		wantErr(t, s.Settle(t.Context(), key("a"), record, completeAs(largeText("a"))), ErrNoSpace)
 	}
 	if left := segments(t, path); len(left) > 0 {
 		t.Errorf("the segments %q are left", left)
 	}
-	if err := s.Ready(t.Context()); !errors.Is(err, ErrNoSpace) {
-		t.Errorf("ready: %v, want %v", err, ErrNoSpace)
-	}
+	wantErr(t, s.Ready(t.Context()), ErrNoSpace)
 	fs.set(nil)
-	if err := s.Settle(t.Context(), key("a"), record, completeAs(largeText("a"))); err != nil {
-		t.Errorf("settle with room: %v", err)
-	}
+	wantErr(t, s.Settle(t.Context(), key("a"), record, completeAs(largeText("a"))), nil)
 	closeStore(t, s)
 }
 
@@ -289,9 +265,7 @@ func TestFlushesOfBodiesAreShared(t *testing.T) {
 	fs := newFaulty(newMemory())
 	b := newBodies(fs, storePath)
 	until := time.Now()
-	if err := writeBody(t.Context(), b, "first", until, []byte("first")); err != nil {
-		t.Fatal(err)
-	}
+	must(t, writeBody(t.Context(), b, "first", until, []byte("first")))
 	started, release := make(chan struct{}), make(chan struct{})
 	var mu sync.Mutex
 	flushes := 0
@@ -311,9 +285,7 @@ func TestFlushesOfBodiesAreShared(t *testing.T) {
 	var done sync.WaitGroup
 	write := func(name string) {
 		done.Go(func() {
-			if err := writeBody(t.Context(), b, name, until, []byte("body")); err != nil {
-				t.Error(err)
-			}
+			wantErr(t, writeBody(t.Context(), b, name, until, []byte("body")), nil)
 		})
 	}
 	write("0")
@@ -364,9 +336,7 @@ func TestFilesThatMayNotBecomeLarge(t *testing.T) {
 	body := largeText("body")
 	s := openStore(t, limited{vfs.Default, int64(2*len(body) + len(body)/2 + 2*blockSize)}, path)
 	for i := range 9 {
-		if err := keepAs(t.Context(), s, fmt.Sprint(i), completeAs(body)); err != nil {
-			t.Fatalf("body %d: %v", i, err)
-		}
+		must(t, keepAs(t.Context(), s, fmt.Sprint(i), completeAs(body)), i)
 	}
 	if n := len(segments(t, path)); n != 5 { // two bodies each, and one
 		t.Errorf("%d segments", n)
@@ -375,9 +345,7 @@ func TestFilesThatMayNotBecomeLarge(t *testing.T) {
 	if err := s.Settle(t.Context(), key("too large"), record, completeAs(strings.Repeat(body, 3))); !errors.Is(err, idempotency.ErrTooLarge) || errors.Is(err, ErrNoSpace) {
 		t.Errorf("a body larger than a file: %v, want ErrTooLarge", err)
 	}
-	if err := s.Ready(t.Context()); err != nil {
-		t.Errorf("ready: %v", err)
-	}
+	wantErr(t, s.Ready(t.Context()), nil)
 	keep(t, s, 100, 110)
 	for i := range 9 {
 		replays(t, s, fmt.Sprint(i), body)

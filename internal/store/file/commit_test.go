@@ -44,9 +44,7 @@ func TestFlushesOfARequest(t *testing.T) {
 				c.MaxAttempts = 3
 			}
 			record := claimed(t, s, c)
-			if err := s.Settle(t.Context(), c.Key, record, completeAs("body")); err != nil {
-				t.Fatal(err)
-			}
+			must(t, s.Settle(t.Context(), c.Key, record, completeAs("body")))
 		}
 		if n := counted.Load(); n != flushes*requests {
 			t.Errorf("%s: %d first deliveries took %d flushes, want %d each", what, requests, n, flushes)
@@ -72,9 +70,7 @@ func TestNothingIsSeenBeforeItIsFlushed(t *testing.T) {
 		end := fs.hang(errorfs.OpIsWrite)
 		var done atomic.Int32
 		go func() {
-			if err := s.Settle(t.Context(), key("running"), running, completeAs("running")); err != nil {
-				t.Error(err)
-			}
+			wantErr(t, s.Settle(t.Context(), key("running"), running, completeAs("running")), nil)
 			done.Add(1)
 		}()
 		for _, c := range claims {
@@ -129,9 +125,7 @@ func TestWritesThatAreGivenUp(t *testing.T) {
 			}
 		})()
 		end := fs.hang(errorfs.OpIsWrite)
-		if err := s.Settle(timeoutContext(t, time.Millisecond), key("running"), running, completeAs("running")); !errors.Is(err, context.DeadlineExceeded) {
-			t.Errorf("settle: %v", err)
-		}
+		wantErr(t, s.Settle(timeoutContext(t, time.Millisecond), key("running"), running, completeAs("running")), context.DeadlineExceeded)
 		var doubtful, unwritten []string
 		for i := range 3 * maxQueued {
 			name := fmt.Sprint(i)
@@ -165,9 +159,7 @@ func TestWritesThatAreGivenUp(t *testing.T) {
 			if err != nil || r == nil || r.State != idempotency.InFlight {
 				t.Fatalf("a claim in doubt: %+v, %v", r, err)
 			}
-			if err := s.Settle(t.Context(), key(name), r, idempotency.Settlement{State: idempotency.Released, Retention: time.Hour, Withdraws: true}); err != nil {
-				t.Fatal(err)
-			}
+			must(t, s.Settle(t.Context(), key(name), r, idempotency.Settlement{State: idempotency.Released, Retention: time.Hour, Withdraws: true}))
 		}
 		closeStore(t, s)
 	})
@@ -183,9 +175,7 @@ func TestFlushThatEndsAfterAFailure(t *testing.T) {
 		}
 		w := &write{batch: d.db.NewBatch(), onResult: func(o writeResult) { t.Errorf("it finished with result %d", o) }, done: make(chan struct{})}
 		w.state.Store(writeStarted)
-		if err := errors.Join(w.batch.Set([]byte("name"), nil, nil), d.db.ApplyNoSyncWait(w.batch, pebble.Sync)); err != nil {
-			t.Fatal(err)
-		}
+		must(t, errors.Join(w.batch.Set([]byte("name"), nil, nil), d.db.ApplyNoSyncWait(w.batch, pebble.Sync)))
 		d.disk.fail(syscall.EIO)
 		d.applied <- w
 		synctest.Wait()
@@ -194,9 +184,7 @@ func TestFlushThatEndsAfterAFailure(t *testing.T) {
 			t.Error("it is done")
 		default:
 		}
-		if err := d.close(); !errors.Is(err, syscall.EIO) {
-			t.Errorf("close: %v, want EIO", err)
-		}
+		wantErr(t, d.close(), syscall.EIO)
 	})
 }
 
@@ -213,9 +201,7 @@ func TestCloseWritesWhatIsQueued(t *testing.T) {
 		end := fs.hang(errorfs.OpIsWrite)
 		for name, record := range records {
 			go func() {
-				if err := s.Settle(t.Context(), key(name), record, completeAs(name)); err != nil {
-					t.Error(err)
-				}
+				wantErr(t, s.Settle(t.Context(), key(name), record, completeAs(name)), nil)
 			}()
 		}
 		synctest.Wait()
@@ -226,9 +212,7 @@ func TestCloseWritesWhatIsQueued(t *testing.T) {
 			t.Errorf("a claim of a store that is closed: %v", err)
 		}
 		end()
-		if err := <-closed; err != nil {
-			t.Errorf("close: %v", err)
-		}
+		wantErr(t, <-closed, nil)
 		closeStore(t, s)
 		s = openStore(t, fs, storePath)
 		replaysAll(t, s, 0, 100)

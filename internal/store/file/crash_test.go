@@ -65,9 +65,7 @@ func (c *crashing) do(t *testing.T, name string, want idempotency.Verdict, chang
 		c.want[name] = v
 	}
 	set(0)
-	if err := change(); err != nil {
-		t.Fatalf("key %s: %v", name, err)
-	}
+	must(t, change(), name)
 	set(want)
 }
 
@@ -104,13 +102,9 @@ func (c *crashing) walk(t *testing.T, s *Store, from, to int) {
 		}
 		switch i % 20 {
 		case 9:
-			if err := s.database.db.Flush(); err != nil {
-				t.Fatal(err)
-			}
+			must(t, s.database.db.Flush())
 		case 19:
-			if err := s.database.db.Compact(t.Context(), []byte{0}, []byte{0xff}, false); err != nil {
-				t.Fatal(err)
-			}
+			must(t, s.database.db.Compact(t.Context(), []byte{0}, []byte{0xff}, false))
 		}
 	}
 }

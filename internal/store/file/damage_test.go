@@ -53,12 +53,8 @@ func TestDamagedStoreNeverAnswersWrongly(t *testing.T) {
 			copy(damaged[at:], sound[random.IntN(len(sound)-512):][:512])
 		}
 		path := newPath(t)
-		if err := os.CopyFS(path, os.DirFS(whole)); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(filepath.Join(path, filepath.Base(tables[0])), damaged, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.CopyFS(path, os.DirFS(whole)))
+		must(t, os.WriteFile(filepath.Join(path, filepath.Base(tables[0])), damaged, 0o600))
 		s, err := Open(path, zap.NewNop())
 		if err != nil {
 			continue // refused
@@ -93,9 +89,7 @@ func TestDamagedStoreNeverAnswersWrongly(t *testing.T) {
 func TestUnreadableValues(t *testing.T) {
 	a := claimOf("a")
 	set := func(t *testing.T, s *Store, name, value []byte) {
-		if err := s.database.db.Set(name, value, pebble.Sync); err != nil {
-			t.Fatal(err)
-		}
+		must(t, s.database.db.Set(name, value, pebble.Sync))
 	}
 	change := func(at int) func(t *testing.T, s *Store) {
 		return func(t *testing.T, s *Store) {
@@ -123,9 +117,7 @@ func TestUnreadableValues(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			s := openStore(t, newMemory(), storePath)
 			for _, name := range []string{"a", "b"} {
-				if err := keepAs(t.Context(), s, name, completeAs(name)); err != nil {
-					t.Fatal(err)
-				}
+				must(t, keepAs(t.Context(), s, name, completeAs(name)))
 			}
 			damage(t, s)
 			for range 2 {
@@ -141,9 +133,7 @@ func TestUnreadableValues(t *testing.T) {
 			if page, _, err := s.List(t.Context(), "", 10); err != nil || len(page) != 2 {
 				t.Errorf("list: %+v, %v; want both keys", page, err)
 			}
-			if err := s.Forget(t.Context(), a.Key, idempotency.Precondition{}); err != nil {
-				t.Fatalf("forget: %v", err)
-			}
+			must(t, s.Forget(t.Context(), a.Key, idempotency.Precondition{}))
 			claimed(t, s, a)
 		})
 	}

@@ -77,9 +77,7 @@ func TestSecondProcessIsRefused(t *testing.T) {
 	host, _ := os.Hostname()
 	refused(t, path, false, fmt.Sprintf("in use by process %d on host %s", cmd.Process.Pid, host), "store redis")
 	_ = in.Close()
-	if err := cmd.Wait(); err != nil {
-		t.Error(err)
-	}
+	wantErr(t, cmd.Wait(), nil)
 	s := openStore(t, vfs.Default, path)
 	refused(t, path, false, fmt.Sprintf("in use by process %d", os.Getpid()))
 	closeStore(t, s)
@@ -88,18 +86,14 @@ func TestSecondProcessIsRefused(t *testing.T) {
 func TestDirectoryOfAnotherProgramIsRefused(t *testing.T) {
 	path := t.TempDir()
 	file := filepath.Join(path, "letter.txt")
-	if err := os.WriteFile(file, []byte("Dear Sir"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(file, []byte("Dear Sir"), 0o600))
 	refused(t, path, true, "not a store", "letter.txt")
 	refused(t, file, true, "it is a file")
 
 	// The database of another program that uses pebble.
 	path = newPath(t)
 	closeStore(t, openStore(t, vfs.Default, path))
-	if err := os.Remove(filepath.Join(path, formatName)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Remove(filepath.Join(path, formatName)))
 	refused(t, path, true, "not a store", "no "+formatName)
 }
 
@@ -112,9 +106,7 @@ func TestOtherFormatIsRefused(t *testing.T) {
 		"":                   {formatName, "damaged"},
 		"a letter":           {formatName, "damaged"},
 	} {
-		if err := os.WriteFile(filepath.Join(path, formatName), []byte(content), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(filepath.Join(path, formatName), []byte(content), 0o600))
 		refused(t, path, true, texts...)
 	}
 }
@@ -124,9 +116,7 @@ func TestDamagedDirectoryIsRefused(t *testing.T) {
 	path := newPath(t)
 	s := openStore(t, vfs.Default, path)
 	keep(t, s, 0, 100)
-	if err := s.database.db.Flush(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.database.db.Flush())
 	keep(t, s, 100, 500)
 	whole := contents(t, path) // as a killed process leaves them
 	clearSector := func(b []byte) []byte { clear(b[len(b)/8 : min(len(b), len(b)/8+512)]); return b }
@@ -145,9 +135,7 @@ func TestDamagedDirectoryIsRefused(t *testing.T) {
 		{"", ".sst", "000005", cut},
 	} {
 		path, found := newPath(t), 0
-		if err := os.MkdirAll(path, 0o700); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.MkdirAll(path, 0o700))
 		for name, content := range whole {
 			base := filepath.Base(name)
 			if strings.HasPrefix(base, c.prefix) && strings.HasSuffix(base, c.suffix) {
@@ -157,9 +145,7 @@ func TestDamagedDirectoryIsRefused(t *testing.T) {
 				}
 				content = string(c.damage([]byte(content)))
 			}
-			if err := os.WriteFile(filepath.Join(path, base), []byte(content), 0o600); err != nil {
-				t.Fatal(err)
-			}
+			must(t, os.WriteFile(filepath.Join(path, base), []byte(content), 0o600))
 		}
 		if found == 0 {
 			t.Errorf("%d files are %s*%s", found, c.prefix, c.suffix)
@@ -171,18 +157,12 @@ func TestDamagedDirectoryIsRefused(t *testing.T) {
 // Files are private, even in a directory that is not.
 func TestFilesArePrivate(t *testing.T) {
 	made, given := newPath(t), t.TempDir()
-	if err := os.Chmod(given, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Chmod(given, 0o755))
 	for _, path := range []string{made, given} {
 		s := openStore(t, vfs.Default, path)
 		keep(t, s, 0, 10)
-		if err := keepAs(t.Context(), s, "large", completeAs(largeText("large"))); err != nil {
-			t.Fatal(err)
-		}
-		if err := s.database.db.Flush(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, keepAs(t.Context(), s, "large", completeAs(largeText("large"))))
+		must(t, s.database.db.Flush())
 		for name := range contents(t, path) {
 			if info, err := os.Stat(name); err != nil || info.Mode() != 0o600 && info.Size() > 0 {
 				t.Errorf("%s has mode %v, %v; want 0600", name, info.Mode(), err)

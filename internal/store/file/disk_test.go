@@ -144,21 +144,13 @@ func TestDiskThatFails(t *testing.T) {
 				if name == "tables" { // until the table fails, the log takes writes
 					poll(t, "the store fails", func() bool { return s.current().disk.hasFailed() })
 				}
-				if err := write(); !errors.Is(err, syscall.EIO) {
-					t.Errorf("%s: %v, want EIO", what, err)
-				}
+				wantErr(t, write(), syscall.EIO, what)
 			}
 			fs.set(nil)
 			awaitReady(t, s)
-			if err := s.Settle(t.Context(), key("plain"), plain, completeAs("plain")); err != nil {
-				t.Errorf("settle: %v", err)
-			}
-			if err := s.Renew(t.Context(), holding("held")); err != nil {
-				t.Errorf("renew: %v", err)
-			}
-			if err := s.Settle(t.Context(), key("held"), held, completeAs("held")); err != nil {
-				t.Errorf("settle: %v", err)
-			}
+			wantErr(t, s.Settle(t.Context(), key("plain"), plain, completeAs("plain")), nil)
+			wantErr(t, s.Renew(t.Context(), holding("held")), nil)
+			wantErr(t, s.Settle(t.Context(), key("held"), held, completeAs("held")), nil)
 			keep(t, s, 50, 60)
 			closeStore(t, s)
 			s = openStore(t, fs, storePath)
@@ -177,12 +169,8 @@ func TestAbandonedDatabaseWritesNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	d.fence()
-	if err := d.Remove("/file"); !errors.Is(err, errAbandoned) {
-		t.Errorf("remove: %v, want errAbandoned", err)
-	}
-	if err := f.Preallocate(0, 10); !errors.Is(err, errAbandoned) {
-		t.Errorf("preallocate: %v, want errAbandoned", err)
-	}
+	wantErr(t, d.Remove("/file"), errAbandoned)
+	wantErr(t, f.Preallocate(0, 10), errAbandoned)
 }
 
 // While the disk is full, the store refuses new keys, replays kept responses, and is not ready. When
@@ -204,25 +192,17 @@ func TestFullDisk(t *testing.T) {
 			}
 		}
 		for _, settlement := range []idempotency.Settlement{completeAs("running"), completeAs(largeText("running"))} {
-			if err := s.Settle(t.Context(), key("running"), running, settlement); !errors.Is(err, ErrNoSpace) {
-				t.Errorf("settle: %v, want ErrNoSpace", err)
-			}
+			wantErr(t, s.Settle(t.Context(), key("running"), running, settlement), ErrNoSpace)
 		}
-		if err := s.Renew(t.Context(), claimOf("running")); err != nil {
-			t.Errorf("renew: %v", err)
-		}
-		if err := s.Ready(t.Context()); !errors.Is(err, ErrNoSpace) {
-			t.Errorf("ready: %v, want ErrNoSpace", err)
-		}
+		wantErr(t, s.Renew(t.Context(), claimOf("running")), nil)
+		wantErr(t, s.Ready(t.Context()), ErrNoSpace)
 		replaysAll(t, s, 0, 50)
 		fs.set(nil)
 		awaitReady(t, s)
 		if got, err := ask(t.Context(), s, "doubtful"); err != nil || got.Verdict != idempotency.WaitForRun {
 			t.Errorf("the claim that waited for room: %v, %v", got.Verdict, err)
 		}
-		if err := s.Settle(t.Context(), key("running"), running, completeAs("running")); err != nil {
-			t.Errorf("settle: %v", err)
-		}
+		wantErr(t, s.Settle(t.Context(), key("running"), running, completeAs("running")), nil)
 		keep(t, s, 50, 60)
 		closeStore(t, s)
 		s = openStore(t, fs, storePath)
@@ -296,15 +276,11 @@ func TestHangingDisk(t *testing.T) {
 				t.Errorf("a claim: %+v, %v; want errHangs and no doubt", got, err)
 			}
 		}
-		if err := s.Ready(timeoutContext(t, time.Second)); !errors.Is(err, errHangs) {
-			t.Errorf("ready: %v, want errHangs", err)
-		}
+		wantErr(t, s.Ready(timeoutContext(t, time.Second)), errHangs)
 		replaysAll(t, s, 0, 50)
 		end()
 		synctest.Wait()
-		if err := s.Ready(t.Context()); err != nil {
-			t.Errorf("ready: %v", err)
-		}
+		wantErr(t, s.Ready(t.Context()), nil)
 		applied := 0
 		for i := 3; i < 3000; i++ {
 			r, _, err := s.Lookup(t.Context(), key(fmt.Sprint("hangs ", i)))
@@ -317,9 +293,7 @@ func TestHangingDisk(t *testing.T) {
 		}
 		t.Logf("%d claims were made after all", applied)
 		for name, record := range map[string]*idempotency.Record{"running": running, "large": large} {
-			if err := s.Settle(t.Context(), key(name), record, completeAs(largeText(name))); err != nil {
-				t.Errorf("settle: %v", err)
-			}
+			wantErr(t, s.Settle(t.Context(), key(name), record, completeAs(largeText(name))), nil)
 			if got, err := ask(t.Context(), s, name); err != nil || got.Verdict != idempotency.ReplayKept {
 				t.Errorf("key %s: %v, %v", name, got.Verdict, err)
 			}
@@ -374,9 +348,7 @@ func TestCloseOnAHangingDisk(t *testing.T) {
 	if _, err := s.Claim(timeoutContext(t, time.Millisecond), holding("hangs")); !errors.Is(err, context.DeadlineExceeded) {
 		t.Fatalf("claim: %v", err)
 	}
-	if err := s.Close(); !errors.Is(err, errHangs) {
-		t.Errorf("close: %v, want errHangs", err)
-	}
+	wantErr(t, s.Close(), errHangs)
 	fs.set(nil) // for other writes
 	if _, err := openIn(fs, storePath, zap.NewNop()); err == nil {
 		t.Error("the store was opened while a write hangs")

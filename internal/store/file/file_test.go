@@ -26,9 +26,7 @@ func TestStore(t *testing.T) {
 		// The files at this moment are those that a killed process leaves.
 		Crash: func(t *testing.T, store idempotency.Store) idempotency.Store {
 			path := newPath(t)
-			if err := os.CopyFS(path, os.DirFS(store.(*Store).path)); err != nil {
-				t.Fatal(err)
-			}
+			must(t, os.CopyFS(path, os.DirFS(store.(*Store).path)))
 			return open(t, path)
 		},
 	})
@@ -41,8 +39,6 @@ func damage(t *testing.T, store idempotency.Store, key idempotency.Key) {
 		t.Fatal(err)
 	}
 	s.keys.unlock(key, nil)
-	if err := s.database.db.Set(valueName(key, ""), []byte("damaged"), pebble.Sync); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.database.db.Set(valueName(key, ""), []byte("damaged"), pebble.Sync))
 	s.filter.add(&key)
 }

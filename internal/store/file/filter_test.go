@@ -29,9 +29,7 @@ func TestFilterMissesNoKey(t *testing.T) {
 	}
 	for range 20 {
 		s.filter.rebuildAt = 0 // the sweeper does not run now
-		if err := s.filter.rebuild(t.Context(), s.database); err != nil {
-			t.Fatal(err)
-		}
+		must(t, s.filter.rebuild(t.Context(), s.database))
 	}
 	done.Wait()
 	b, meanwhile := new(filterBits), key("2000")
@@ -79,16 +77,12 @@ func TestFullFilterIsRebuilt(t *testing.T) {
 	s := openStore(t, vfs.Default, newPath(t))
 	before := awaitFilter(t, s)
 	keep(t, s, 0, 10)
-	if err := s.Forget(t.Context(), key("3"), idempotency.Precondition{}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.Forget(t.Context(), key("3"), idempotency.Precondition{}))
 	if err := s.filter.rebuild(t.Context(), s.database); err != nil || s.filter.current.Load() != before {
 		t.Errorf("rebuilt before it is full: %v", err)
 	}
 	before.keys.Store(filterCapacity)
-	if err := s.filter.rebuild(t.Context(), s.database); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.filter.rebuild(t.Context(), s.database))
 	if k := key("3"); s.filter.current.Load() == before || s.filter.current.Load().keys.Load() != 9 || !s.filter.isNew(&k) {
 		t.Errorf("%d keys, want 9", s.filter.current.Load().keys.Load())
 	}

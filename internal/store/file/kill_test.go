@@ -236,9 +236,7 @@ func TestKilledProcessAgreesWithTheModel(t *testing.T) {
 		s := openStore(t, vfs.Default, path)
 		for _, walk := range walks {
 			walk.Crashed()
-			if err := walk.Check(t.Context(), s); err != nil {
-				t.Fatalf("after round %d: %v", round, err)
-			}
+			must(t, walk.Check(t.Context(), s), round)
 		}
 		closeStore(t, s)
 	}
@@ -277,9 +275,7 @@ func walkUntilKilled(t *testing.T, path string, walks []*storetest.Walk, operati
 		select {
 		case <-answers:
 			if n++; n == operations {
-				if err := cmd.Process.Kill(); err != nil {
-					t.Fatal(err)
-				}
+				must(t, cmd.Process.Kill())
 			}
 		case <-all:
 			_ = cmd.Wait() // its error only reports the kill

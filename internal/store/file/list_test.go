@@ -18,9 +18,7 @@ func TestListHasRunThatEndsMeanwhile(t *testing.T) {
 	}
 	defer it.values.Close()
 	it.seek(nil)
-	if err := s.Settle(t.Context(), key("a"), record, completeAs("body")); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.Settle(t.Context(), key("a"), record, completeAs("body")))
 	listed := s.listed(s.database, it, key("a"))
 	if listed.Unreadable != nil || listed.Record == nil || listed.Record.State != "complete" {
 		t.Errorf("it is listed as %+v", listed)

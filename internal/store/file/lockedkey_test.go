@@ -9,9 +9,7 @@ import (
 // what it would see may not be on the disk.
 func TestOperationThatWaitedDuringFailure(t *testing.T) {
 	s := openStore(t, newFaulty(newMemory()), storePath)
-	if err := keepAs(t.Context(), s, "a", completeAs("body")); err != nil {
-		t.Fatal(err)
-	}
+	must(t, keepAs(t.Context(), s, "a", completeAs("body")))
 	k := key("a")
 	c, err := s.keys.lock(t.Context(), k)
 	if err != nil {
@@ -31,7 +29,5 @@ func TestOperationThatWaitedDuringFailure(t *testing.T) {
 	})
 	s.database.disk.fail(failed)
 	s.keys.unlock(k, c)
-	if err := <-got; !errors.Is(err, failed) {
-		t.Errorf("it got %v, want the failure", err)
-	}
+	wantErr(t, <-got, failed)
 }

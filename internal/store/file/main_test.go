@@ -2,6 +2,7 @@ package file
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -48,9 +49,7 @@ func startChild(t *testing.T, name, path string) (cmd *exec.Cmd, in io.WriteClos
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, cmd.Start())
 	return cmd, in, out
 }
 
@@ -68,9 +67,7 @@ func openStore(t *testing.T, fs vfs.FS, path string) *Store {
 
 func closeStore(t *testing.T, s *Store) {
 	t.Helper()
-	if err := s.Close(); err != nil {
-		t.Errorf("close: %v", err)
-	}
+	wantErr(t, s.Close(), nil)
 }
 
 func key(name string) idempotency.Key { return idempotency.Identity{ID: name}.Key() }
@@ -122,9 +119,7 @@ func keepAs(ctx context.Context, s *Store, name string, settlement idempotency.S
 func keep(t *testing.T, s *Store, from, to int) {
 	t.Helper()
 	for i := from; i < to; i++ {
-		if err := keepAs(t.Context(), s, fmt.Sprint(i), completeAs(fmt.Sprint(i))); err != nil {
-			t.Fatal(err)
-		}
+		must(t, keepAs(t.Context(), s, fmt.Sprint(i), completeAs(fmt.Sprint(i))))
 	}
 }
 
@@ -163,5 +158,21 @@ func poll(t *testing.T, what string, condition func() bool) {
 		if time.Now().After(deadline) {
 			t.Fatalf("it did not happen within %v: %s", timeout, what)
 		}
+	}
+}
+
+// must stops the test on an error.
+func must(t testing.TB, err error, context ...any) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(append(context, err)...)
+	}
+}
+
+// wantErr checks an error; want may be nil.
+func wantErr(t testing.TB, err, want error, context ...any) {
+	t.Helper()
+	if !errors.Is(err, want) {
+		t.Error(append(context, fmt.Sprintf("%v, want %v", err, want))...)
 	}
 }

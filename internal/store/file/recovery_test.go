@@ -151,9 +151,7 @@ func TestCloseOnADiskThatFails(t *testing.T) {
 				t.Error("settled")
 			}
 			start := time.Now()
-			if err := s.Close(); !errors.Is(err, failure) {
-				t.Errorf("close: %v, want %v", err, failure)
-			}
+			wantErr(t, s.Close(), failure)
 			if took := time.Since(start); took > closeTimeout {
 				t.Errorf("it took %v", took)
 			}

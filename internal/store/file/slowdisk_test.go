@@ -87,9 +87,7 @@ func settle(t *testing.T, s *Store, name string, record *idempotency.Record, set
 			return
 		}
 		time.Sleep(3 * time.Second)
-		if err := s.Renew(t.Context(), claimOf(name)); err != nil {
-			t.Errorf("renew %s: %v", name, err)
-		}
+		wantErr(t, s.Renew(t.Context(), claimOf(name)), nil, name)
 	}
 }
 
@@ -115,9 +113,7 @@ func TestSlowDiskWritesLargeBodiesOnce(t *testing.T) {
 		go func() {
 			defer close(done)
 			for ; stop.Err() == nil; small++ {
-				if err := keepAs(timeoutContext(t, limit), s, fmt.Sprint("small ", small), completeAs("small")); err != nil {
-					t.Errorf("small response %d after %v: %v", small, time.Since(start), err)
-				}
+				wantErr(t, keepAs(timeoutContext(t, limit), s, fmt.Sprint("small ", small), completeAs("small")), nil, small, time.Since(start))
 				time.Sleep(time.Second / 10)
 			}
 		}()
@@ -160,9 +156,7 @@ func TestSettlementCancelledDuringBody(t *testing.T) {
 		go func() { settled <- s.Settle(ctx, key("a"), record, completeAs(largeText("a"))) }()
 		<-started
 		cancel()
-		if err := <-settled; !errors.Is(err, context.Canceled) {
-			t.Errorf("settle: %v, want Canceled", err)
-		}
+		wantErr(t, <-settled, context.Canceled)
 		if finished {
 			close(release)
 			c, _ := s.keys.tryLock(key("a"))
@@ -174,9 +168,7 @@ func TestSettlementCancelledDuringBody(t *testing.T) {
 			poll(t, "the next attempt has the key", func() bool { _, locked := s.keys.peek(key("a")); return locked })
 			close(release)
 		}
-		if err := <-settled; err != nil {
-			t.Error(err)
-		}
+		wantErr(t, <-settled, nil)
 		if len(started) > 0 {
 			t.Error("the body was written twice")
 		}
@@ -211,9 +203,7 @@ func TestSettlementThatFailsAfterBody(t *testing.T) {
 			}
 			close(release)
 			awaitReady(t, s)
-			if err := s.Settle(t.Context(), key("a"), record, completeAs(largeText("a"))); err != nil {
-				t.Error(err)
-			}
+			wantErr(t, s.Settle(t.Context(), key("a"), record, completeAs(largeText("a"))), nil)
 			if bodies != 1 {
 				t.Errorf("%s: the body was written %d times", name, bodies)
 			}
@@ -246,16 +236,12 @@ func TestBodiesAreWrittenInTurn(t *testing.T) {
 		}
 		synctest.Wait()
 		late := claimed(t, s, claimOf("late"))
-		if err := s.Settle(timeoutContext(t, time.Second), key("late"), late, completeAs(largeText("late"))); !errors.Is(err, context.DeadlineExceeded) {
-			t.Errorf("behind the others: %v, want DeadlineExceeded", err)
-		}
+		wantErr(t, s.Settle(timeoutContext(t, time.Second), key("late"), late, completeAs(largeText("late"))), context.DeadlineExceeded)
 		done.Wait()
 		if n := peak.Load(); n != 2 {
 			t.Errorf("%d bodies were written at a time, want 2", n)
 		}
-		if err := s.Settle(t.Context(), key("late"), late, completeAs(largeText("late"))); err != nil {
-			t.Error(err)
-		}
+		wantErr(t, s.Settle(t.Context(), key("late"), late, completeAs(largeText("late"))), nil)
 		closeStore(t, s)
 	})
 }

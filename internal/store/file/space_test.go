@@ -157,9 +157,7 @@ func TestOpenOnADiskFullOfExpiredBodies(t *testing.T) {
 			record := claimed(t, s, claimOf("long"))
 			long := completeAs("long")
 			long.Retention = 24 * time.Hour
-			if err := s.Settle(t.Context(), key("long"), record, long); err != nil {
-				t.Fatal(err)
-			}
+			must(t, s.Settle(t.Context(), key("long"), record, long))
 			fill(t, s, string(make([]byte, 8<<20)))
 			closeStore(t, s)
 			fs.take(0)
@@ -233,12 +231,8 @@ func TestNewKeysLeaveRoom(t *testing.T) {
 			}
 			time.Sleep(bodySweepInterval / 2)
 		}
-		if err := s.Settle(t.Context(), key("running"), running, completeAs(body)); err != nil {
-			t.Errorf("a run in flight: %v", err)
-		}
-		if err := s.Forget(t.Context(), key("0"), idempotency.Precondition{}); err != nil {
-			t.Errorf("forget: %v", err)
-		}
+		wantErr(t, s.Settle(t.Context(), key("running"), running, completeAs(body)), nil)
+		wantErr(t, s.Forget(t.Context(), key("0"), idempotency.Precondition{}), nil)
 		fs.take(maxReservedSpace)
 		time.Sleep(fullTimeout + bodySweepInterval)
 		keep(t, s, 2000, 2010)
@@ -298,9 +292,7 @@ func TestDiskOfUnknownSize(t *testing.T) {
 			s := openStore(t, fs, storePath)
 			synctest.Wait()
 			keep(t, s, 10*i, 10*i+10)
-			if err := keepAs(t.Context(), s, fmt.Sprint("large ", i), completeAs(largeText("large"))); err != nil {
-				t.Error(err)
-			}
+			wantErr(t, keepAs(t.Context(), s, fmt.Sprint("large ", i), completeAs(largeText("large"))), nil)
 			closeStore(t, s)
 		}
 	})

@@ -55,12 +55,8 @@ func TestSweepRemovesWhatHasExpired(t *testing.T) {
 				c.Token += fmt.Sprint(n)
 				c.Hold, c.MaxAttempts = terms.Hold, terms.MaxAttempts
 				record := claimed(t, s, c)
-				if err := s.Renew(t.Context(), c); err != nil {
-					t.Fatal(err)
-				}
-				if err := s.Settle(t.Context(), c.Key, record, release); err != nil {
-					t.Fatal(err)
-				}
+				must(t, s.Renew(t.Context(), c))
+				must(t, s.Settle(t.Context(), c.Key, record, release))
 				exact(t, s, kept+1+i, 2*i+n)
 			}
 		}
@@ -70,9 +66,7 @@ func TestSweepRemovesWhatHasExpired(t *testing.T) {
 		force := claimOf("2")
 		force.Token, force.Force = "forced", true
 		record := claimed(t, s, force)
-		if err := s.Settle(t.Context(), key("2"), record, completeAs("forced")); err != nil {
-			t.Fatal(err)
-		}
+		must(t, s.Settle(t.Context(), key("2"), record, completeAs("forced")))
 		exact(t, s, kept+3, 7) // and the answer that was replaced
 		time.Sleep(time.Hour + lateness)
 		exact(t, s, 3, 6)
@@ -120,17 +114,13 @@ func TestSweepUnderAClaim(t *testing.T) {
 		s := openStore(t, newMemory(), storePath)
 		release := completeAs("busy")
 		release.State = idempotency.Released
-		if err := keepAs(t.Context(), s, "a", release); err != nil {
-			t.Fatal(err)
-		}
+		must(t, keepAs(t.Context(), s, "a", release))
 		c := claimOf("a")
 		c.Token, c.Retention = "second", 3*time.Hour
 		record := claimed(t, s, c)
 		time.Sleep(2 * time.Hour)
 		exact(t, s, 0, 0)
-		if err := s.Settle(t.Context(), c.Key, record, completeAs("late")); err != nil {
-			t.Fatal(err)
-		}
+		must(t, s.Settle(t.Context(), c.Key, record, completeAs("late")))
 		replays(t, s, "a", "late")
 		if got, _, err := s.Lookup(t.Context(), c.Key); err != nil || got.Attempt != 2 {
 			t.Errorf("%+v, %v; want the second attempt", got, err)
@@ -139,9 +129,7 @@ func TestSweepUnderAClaim(t *testing.T) {
 
 		// A claim that has expired is dropped, but not before the value under it has expired.
 		brief := claimOf("b")
-		if err := keepAs(t.Context(), s, "b", release); err != nil {
-			t.Fatal(err)
-		}
+		must(t, keepAs(t.Context(), s, "b", release))
 		brief.Token, brief.Retention, brief.Lease = "brief", time.Second, time.Second
 		claimed(t, s, brief)
 		time.Sleep(30 * time.Second)
@@ -163,24 +151,14 @@ func TestSweepRemovesBodies(t *testing.T) {
 		fs := newMemory()
 		s := openStore(t, fs, storePath)
 		for _, name := range []string{"a", "b"} {
-			if err := keepAs(t.Context(), s, name, completeAs(largeText(name))); err != nil {
-				t.Fatal(err)
-			}
+			must(t, keepAs(t.Context(), s, name, completeAs(largeText(name))))
 		}
-		if err := writeBody(t.Context(), s.bodies, "orphan", clock().Add(time.Hour), []byte(largeText("orphan"))); err != nil {
-			t.Fatal(err)
-		}
-		if err := s.Forget(t.Context(), key("b"), idempotency.Precondition{}); err != nil {
-			t.Fatal(err)
-		}
-		if err := fs.MkdirAll(fs.PathJoin(s.bodies.root, "other"), 0o700); err != nil {
-			t.Fatal(err)
-		}
+		must(t, writeBody(t.Context(), s.bodies, "orphan", clock().Add(time.Hour), []byte(largeText("orphan"))))
+		must(t, s.Forget(t.Context(), key("b"), idempotency.Precondition{}))
+		must(t, fs.MkdirAll(fs.PathJoin(s.bodies.root, "other"), 0o700))
 		shared := completeAs(largeText("shared"))
 		shared.State, shared.Retention, shared.AnswerRetention = idempotency.Released, 24*time.Hour, time.Minute
-		if err := keepAs(t.Context(), s, "shared", shared); err != nil {
-			t.Fatal(err)
-		}
+		must(t, keepAs(t.Context(), s, "shared", shared))
 		buckets := func() string {
 			t.Helper()
 			found, err := fs.List(s.bodies.root)

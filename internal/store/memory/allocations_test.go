@@ -22,9 +22,7 @@ func TestAllocationsOfAFirstDelivery(t *testing.T) {
 	// For the claim, its record and the store's copy. For the settlement, a copy and the next record,
 	// and what CBOR takes. And an expiry for each value.
 	if got := testing.AllocsPerRun(runs, func() {
-		if err := deliver(s, claims[n], settlement); err != nil {
-			t.Fatal(err)
-		}
+		must(t, deliver(s, claims[n], settlement))
 		n++
 	}); got > 12 {
 		t.Errorf("claim and settle take %v allocations, want at most 12", got)

@@ -63,9 +63,7 @@ func BenchmarkFirstDelivery(b *testing.B) {
 			defer s.Close()
 			settlement := kept(c.size)
 			for n := range c.keys {
-				if err := deliver(s, delivery(-n), settlement); err != nil {
-					b.Fatal(err)
-				}
+				must(b, deliver(s, delivery(-n), settlement))
 			}
 			claims := make([]idempotency.Claim, b.N)
 			for n := range claims {
@@ -74,13 +72,9 @@ func BenchmarkFirstDelivery(b *testing.B) {
 			b.ReportAllocs()
 			b.ResetTimer()
 			for _, claim := range claims {
-				if err := deliver(s, claim, settlement); err != nil {
-					b.Fatal(err)
-				}
+				must(b, deliver(s, claim, settlement))
 				if c.size > 64<<10 {
-					if err := s.Forget(b.Context(), claim.Key, idempotency.Precondition{}); err != nil {
-						b.Fatal(err)
-					}
+					must(b, s.Forget(b.Context(), claim.Key, idempotency.Precondition{}))
 				}
 			}
 		})
@@ -92,9 +86,7 @@ func BenchmarkReplay(b *testing.B) {
 		b.Run(fmt.Sprint(size), func(b *testing.B) {
 			s := New(4 << 30)
 			defer s.Close()
-			if err := deliver(s, delivery(0), kept(size)); err != nil {
-				b.Fatal(err)
-			}
+			must(b, deliver(s, delivery(0), kept(size)))
 			duplicate := delivery(0)
 			b.ReportAllocs()
 			for b.Loop() {
@@ -113,14 +105,10 @@ func TestBytesPerKey(t *testing.T) {
 	s := New(64 << 20)
 	defer s.Close()
 	settlement := kept(512)
-	if err := deliver(s, delivery(keys), settlement); err != nil {
-		t.Fatal(err)
-	}
+	must(t, deliver(s, delivery(keys), settlement))
 	before, counted := liveHeap(), s.taken()
 	for n := range keys {
-		if err := deliver(s, delivery(n), settlement); err != nil {
-			t.Fatal(err)
-		}
+		must(t, deliver(s, delivery(n), settlement))
 	}
 	each := (liveHeap() - before) / keys
 	counted = (s.taken() - counted) / keys

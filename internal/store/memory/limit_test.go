@@ -101,12 +101,8 @@ func TestKnownKeysInAFullStore(t *testing.T) {
 	want("a duplicate", next(claim(1)), idempotency.ReplayKept)
 	want("a duplicate of a run", next(claim(-1)), idempotency.WaitForRun)
 	want("the same claim again", claim(-1), idempotency.Proceed)
-	if err := s.Renew(t.Context(), claim(-1)); err != nil {
-		t.Errorf("a renewal: %v", err)
-	}
-	if err := s.Settle(t.Context(), claim(-1).Key, record, complete(20_000)); !errors.Is(err, idempotency.ErrFull) {
-		t.Errorf("a response: %v, want ErrFull", err)
-	}
+	wantErr(t, s.Renew(t.Context(), claim(-1)), nil)
+	wantErr(t, s.Settle(t.Context(), claim(-1).Key, record, complete(20_000)), idempotency.ErrFull)
 	want("a duplicate of a run whose response waits", next(claim(-1)), idempotency.WaitForRun)
 	released := idempotency.Settlement{State: idempotency.Released, Counted: true, Retention: time.Hour, AnswerRetention: time.Hour}
 	released.Response = complete(20_000).Response
@@ -116,9 +112,7 @@ func TestKnownKeysInAFullStore(t *testing.T) {
 	if _, err := s.Change(t.Context(), claim(-1).Key, idempotency.Change{State: idempotency.Released, Token: "another"}); err != nil {
 		t.Errorf("release: %v", err)
 	}
-	if err := s.Forget(t.Context(), claim(-1).Key, idempotency.Precondition{}); err != nil {
-		t.Errorf("forget: %v", err)
-	}
+	wantErr(t, s.Forget(t.Context(), claim(-1).Key, idempotency.Precondition{}), nil)
 }
 
 // A response of more than an eighth of the limit is kept if there is room, and does not wait for it.
@@ -129,9 +123,7 @@ func TestLargeResponseDoesNotWait(t *testing.T) {
 	settle(t, s, mustClaim(t, s, claim(0)), claim(0), complete(limit/2))
 	record := mustClaim(t, s, claim(1))
 	for _, settlement := range []idempotency.Settlement{complete(limit / 2), complete(2 * limit)} {
-		if err := s.Settle(t.Context(), claim(1).Key, record, settlement); !errors.Is(err, idempotency.ErrTooLarge) {
-			t.Errorf("%d bytes: %v, want ErrTooLarge", len(settlement.Response.Body), err)
-		}
+		wantErr(t, s.Settle(t.Context(), claim(1).Key, record, settlement), idempotency.ErrTooLarge, len(settlement.Response.Body))
 		if found, _, err := s.Lookup(t.Context(), claim(1).Key); err != nil || found.State != idempotency.InFlight {
 			t.Errorf("after that: %+v, %v; want the run still in flight", found, err)
 		}

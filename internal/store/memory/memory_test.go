@@ -35,9 +35,7 @@ func damage(t *testing.T, store idempotency.Store, key idempotency.Key) {
 func TestClosedStore(t *testing.T) {
 	s := New(1 << 20)
 	for range 2 {
-		if err := s.Close(); err != nil {
-			t.Fatalf("close: %v", err)
-		}
+		must(t, s.Close())
 	}
 	if _, err := s.Claim(context.Background(), claim(0)); !errors.Is(err, idempotency.ErrClosed) {
 		t.Errorf("claim: %v, want ErrClosed", err)
@@ -82,9 +80,7 @@ func mustClaim(t *testing.T, s *Store, c idempotency.Claim) *idempotency.Record 
 // settle ends the run of a key.
 func settle(t *testing.T, s *Store, record *idempotency.Record, c idempotency.Claim, settlement idempotency.Settlement) {
 	t.Helper()
-	if err := s.Settle(t.Context(), c.Key, record, settlement); err != nil {
-		t.Fatalf("%s: %v", c.Token, err)
-	}
+	must(t, s.Settle(t.Context(), c.Key, record, settlement), c.Token)
 }
 
 // fill keeps responses with bodies of so many bytes, of keys from a number on, until a new key is
@@ -111,4 +107,20 @@ func (s *Store) taken() int64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.size()
+}
+
+// must stops the test on an error.
+func must(t testing.TB, err error, context ...any) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(append(context, err)...)
+	}
+}
+
+// wantErr checks an error; want may be nil.
+func wantErr(t testing.TB, err, want error, context ...any) {
+	t.Helper()
+	if !errors.Is(err, want) {
+		t.Error(append(context, fmt.Sprintf("%v, want %v", err, want))...)
+	}
 }

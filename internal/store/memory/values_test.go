@@ -185,9 +185,7 @@ func TestMemoryReturnsAfterExpiry(t *testing.T) {
 		}
 		time.Sleep(time.Minute)
 		for n := range 10 {
-			if err := s.Forget(t.Context(), claim(n).Key, idempotency.Precondition{}); err != nil {
-				t.Fatal(err)
-			}
+			must(t, s.Forget(t.Context(), claim(n).Key, idempotency.Precondition{}))
 		}
 		time.Sleep(time.Hour)
 		synctest.Wait()

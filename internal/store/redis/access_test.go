@@ -32,9 +32,7 @@ func useAll(t *testing.T, s *Store) {
 		waiting := claimOf(name, "waiting")
 		waiting.Waits = true
 		mustClaim(t, s, waiting, idempotency.WaitForRun)
-		if err := s.Renew(ctx, c); err != nil {
-			t.Fatalf("renew: %v", err)
-		}
+		must(t, s.Renew(ctx, c))
 		mustSettle(t, s, c, claimed.Record, settlement)
 		mustBeWoken(t, woken, c.Key)
 		if response, err := s.Response(ctx, c.Key, c.Token); err != nil || response == nil {
@@ -54,9 +52,7 @@ func useAll(t *testing.T, s *Store) {
 		if found, err := s.Change(ctx, keyOf(name), idempotency.Change{State: idempotency.Released, Token: "operator"}); err != nil || found.State != idempotency.Complete {
 			t.Fatalf("release: %+v, %v", found, err)
 		}
-		if err := s.Forget(ctx, keyOf(name), idempotency.Precondition{}); err != nil {
-			t.Fatalf("forget: %v", err)
-		}
+		must(t, s.Forget(ctx, keyOf(name), idempotency.Precondition{}))
 	}
 }
 
@@ -141,9 +137,7 @@ func TestPasswords(t *testing.T) {
 		if strings.Contains(err.Error(), right) || strings.Contains(err.Error(), wrong) {
 			t.Errorf("the error shows the password: %v", err)
 		}
-		if err := s.Close(); err != nil {
-			t.Error(err)
-		}
+		wantErr(t, s.Close(), nil)
 	}
 	s := closeAtEnd(t, openWith(t, Options{Addresses: []string{server.Addr}, Password: right, Timeout: busyTimeout}))
 	useAll(t, s)
@@ -237,9 +231,7 @@ func TestCloseAfterTheServerHungUp(t *testing.T) {
 	}
 	s := openWith(t, o)
 	mustClaim(t, s, claimOf("a", "token"), idempotency.Proceed)
-	if err := s.Close(); err != nil {
-		t.Errorf("close: %v", err)
-	}
+	wantErr(t, s.Close(), nil)
 	if err := <-closed; err == nil {
 		t.Error("TLS sent its close_notify, so nothing was tested")
 	}

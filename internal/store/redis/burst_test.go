@@ -49,9 +49,7 @@ func warm(t *testing.T, s *Store) {
 	mustClaim(t, s, claimOf("warm", "warm"), idempotency.Proceed)
 	for range maxFlushes {
 		conn := s.client.(*goredis.Client).Conn()
-		if err := conn.Ping(ctx).Err(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, conn.Ping(ctx).Err())
 		defer func() { _ = conn.Close() }() // back into the pool
 	}
 }
@@ -140,9 +138,7 @@ func testSlowMaster(t *testing.T, cluster *redistest.Cluster, o Options) {
 	}
 	cluster.Masters[0].Resume()
 	for range cap(errs) {
-		if err := <-errs; err != nil {
-			t.Errorf("after it resumed: %v", err)
-		}
+		wantErr(t, <-errs, nil)
 	}
 }
 
@@ -186,9 +182,7 @@ func TestFlushIsCut(t *testing.T) {
 		p.lose.Store(1)
 		for i := range callers {
 			all.Go(func() {
-				if err := s.Settle(ctx, keyOf(fmt.Sprint(name, i)), records[i], kept(small)); err != nil {
-					t.Errorf("settle: %v", err)
-				}
+				wantErr(t, s.Settle(ctx, keyOf(fmt.Sprint(name, i)), records[i], kept(small)), nil)
 			})
 		}
 		all.Wait()

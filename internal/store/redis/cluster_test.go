@@ -134,9 +134,7 @@ func testClusterScripts(t *testing.T, cluster *redistest.Cluster, o Options) {
 			t.Fatal(err)
 		}
 		for _, one := range page {
-			if err := s.Forget(ctx, one.Key, idempotency.Precondition{}); err != nil {
-				t.Errorf("forget: %v", err)
-			}
+			wantErr(t, s.Forget(ctx, one.Key, idempotency.Precondition{}), nil)
 		}
 		listed += len(page)
 		cursor = next

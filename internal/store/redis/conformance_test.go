@@ -36,9 +36,7 @@ func damage(t *testing.T, store idempotency.Store, key idempotency.Key) {
 	}
 	p := readWritable(t, value)
 	p.record = "damaged"
-	if err := client.Set(t.Context(), name, p.String(), goredis.KeepTTL).Err(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, client.Set(t.Context(), name, p.String(), goredis.KeepTTL).Err())
 }
 
 // TestConformanceMiniredis runs the suite in bubbles of synctest, whose clock both the server and the

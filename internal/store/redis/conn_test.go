@@ -98,9 +98,7 @@ func TestIdleConnectionsThatAreClosed(t *testing.T) {
 			var several []*goredis.Conn
 			for range 8 {
 				conn := client.Conn()
-				if err := conn.Ping(ctx).Err(); err != nil {
-					t.Fatal(err)
-				}
+				must(t, conn.Ping(ctx).Err())
 				several = append(several, conn)
 			}
 			for _, conn := range several {
@@ -142,9 +140,7 @@ func TestDemotedMaster(t *testing.T) {
 			if maybe := args != nil; (claimed.Record != nil) != maybe {
 				t.Errorf("the claim is in doubt: %v, want %v", claimed.Record != nil, maybe)
 			}
-			if err := s.Renew(ctx, c); !errors.Is(err, errReplica) {
-				t.Errorf("renew at the former master: %v; want %v", err, errReplica)
-			}
+			wantErr(t, s.Renew(ctx, c), errReplica)
 			p.leadTo(next.Addr)
 			mustSettle(t, s, c, record, kept(small))
 			mustClaim(t, s, claimOf("after", "token"), idempotency.Proceed)

@@ -23,9 +23,7 @@ func TestRefusedStoreUsesTheNewestCredentials(t *testing.T) {
 	}
 	o.Password = "new"
 	closeAtEnd(t, openWith(t, o))
-	if err := s.Renew(ctx, c); err != nil {
-		t.Fatalf("renew beside a store with the new password: %v", err)
-	}
+	must(t, s.Renew(ctx, c))
 	mustSettle(t, s, c, claimed.Record, kept(small))
 }
 

@@ -114,9 +114,7 @@ func TestDialEndsWithTheStore(t *testing.T) {
 		if n := dials.Load(); n != maxFlushes {
 			t.Errorf("%d dials within the time of one; want one for each of %d flushes", n, maxFlushes)
 		}
-		if err := s.Close(); err != nil {
-			t.Error(err)
-		}
+		wantErr(t, s.Close(), nil)
 		synctest.Wait()
 		if n := under.Load(); n != 0 || time.Since(start) >= dialTimeout {
 			t.Errorf("%d dials go on after the store was closed", n)

@@ -25,9 +25,7 @@ func TestForgetAfterARefusedConnection(t *testing.T) {
 		return new(net.Dialer).DialContext(ctx, network, address)
 	}
 	s := closeAtEnd(t, openWith(t, o))
-	if err := s.Forget(ctx, keyOf("a"), idempotency.Precondition{}); !errors.Is(err, idempotency.ErrGone) {
-		t.Errorf("forget: %v, want ErrGone", err)
-	}
+	wantErr(t, s.Forget(ctx, keyOf("a"), idempotency.Precondition{}), idempotency.ErrGone)
 	if n := dials.Load(); n < 2 || n > 1+maxFlushes { // the others may both dial
 		t.Errorf("%d dials, want 2", n)
 	}
@@ -43,23 +41,17 @@ func TestForgetUnreadableThatBecomesALiveRun(t *testing.T) {
 		command(t, server, "FLUSHALL")
 		var running *idempotency.Record
 		s := openMeddled(t, server.Addr, busyTimeout, forgetScript, map[int]func(){at: func() {
-			if err := other.Forget(ctx, c.Key, idempotency.Precondition{}); err != nil {
-				t.Fatalf("another operator: %v", err)
-			}
+			must(t, other.Forget(ctx, c.Key, idempotency.Precondition{}))
 			running = mustClaim(t, other, c, idempotency.Proceed).Record
 		}})
 		command(t, server, "SET", named.record(c.Key), writable{
 			form: valueForm, state: "f", revision: "0123456789", lease: "9999999999999", expiry: "9999999999999", token: "x", record: "not a record",
 		}.String())
-		if err := s.Forget(ctx, c.Key, idempotency.Precondition{}); !errors.Is(err, idempotency.ErrInFlight) {
-			t.Errorf("forget, with a run from round %d on: %v, want ErrInFlight", at, err)
-		}
+		wantErr(t, s.Forget(ctx, c.Key, idempotency.Precondition{}), idempotency.ErrInFlight, at)
 		if running == nil {
 			t.Fatalf("there is no round %d", at)
 		}
-		if err := other.Settle(ctx, c.Key, running, kept(small)); err != nil {
-			t.Errorf("the run that was alive: %v", err)
-		}
+		wantErr(t, other.Settle(ctx, c.Key, running, kept(small)), nil)
 	}
 }
 
@@ -81,15 +73,11 @@ func TestForgetUnreadableWithALease(t *testing.T) {
 		mustSettle(t, s, c, first.Record, released())
 		mustClaim(t, s, withToken(c, "next"), idempotency.Proceed)
 		name := named.record(c.Key)
-		if err := s.Forget(ctx, c.Key, idempotency.Precondition{}); !errors.Is(err, idempotency.ErrInFlight) {
-			t.Fatalf("%s: forget before the damage: %v", what, err)
-		}
+		wantErr(t, s.Forget(ctx, c.Key, idempotency.Precondition{}), idempotency.ErrInFlight, what)
 		rewrite(t, server, c.Key, damage)
 		_, _, err := s.Lookup(ctx, c.Key)
 		mustBeUnreadable(t, what, err, name)
-		if err := s.Forget(ctx, c.Key, idempotency.Precondition{}); err != nil {
-			t.Errorf("%s: forget: %v", what, err)
-		}
+		wantErr(t, s.Forget(ctx, c.Key, idempotency.Precondition{}), nil, what)
 		if left := command(t, server, "DBSIZE"); left != int64(0) {
 			t.Errorf("%s: %v keys are left: %v", what, left, command(t, server, "KEYS", "*"))
 		}
@@ -174,9 +162,7 @@ func TestForgetForeignAsSeen(t *testing.T) {
 		if left := command(t, server, "DBSIZE"); left != int64(1) {
 			t.Errorf("%s, seen as complete: %v keys are left", what, left)
 		}
-		if err := s.Forget(ctx, keyOf("a"), idempotency.Precondition{State: idempotency.Unreadable}); err != nil {
-			t.Errorf("%s, seen as unreadable: %v", what, err)
-		}
+		wantErr(t, s.Forget(ctx, keyOf("a"), idempotency.Precondition{State: idempotency.Unreadable}), nil, what)
 		if left := command(t, server, "DBSIZE"); left != int64(0) {
 			t.Errorf("%s, seen as unreadable: %v keys are left", what, left)
 		}

@@ -146,9 +146,7 @@ func TestInboxLogsRarely(t *testing.T) {
 		s.inbox.mu.Lock()
 		current := s.inbox.current
 		s.inbox.mu.Unlock()
-		if err := current.Close(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, current.Close())
 		time.Sleep(14 * time.Minute)
 		if logged := logs.FilterMessageSnippet("not subscribed").Len(); logged != 3 {
 			t.Errorf("%d log entries in 14 minutes; want one every 5 minutes", logged)

@@ -69,9 +69,7 @@ func TestPrefixesShareNothing(t *testing.T) {
 			}
 			for i, s := range stores {
 				for _, key := range []idempotency.Key{c.Key, keyOf(fmt.Sprint(i))} {
-					if err := s.Forget(ctx, key, idempotency.Precondition{}); err != nil {
-						t.Errorf("%q forgets: %v", s.options.Prefix, err)
-					}
+					wantErr(t, s.Forget(ctx, key, idempotency.Precondition{}), nil, s.options.Prefix)
 				}
 				if got := listAll(t, s); len(got) != 0 {
 					t.Errorf("%q lists %v, want nothing", s.options.Prefix, got)
@@ -147,9 +145,7 @@ func TestListTransfersRecordsOnly(t *testing.T) {
 
 func TestPrefixes(t *testing.T) {
 	for _, prefix := range []string{"dedup:", "a", "~&+:/-^\"'", "ü", strings.Repeat("a", 100)} {
-		if err := (Options{Addresses: []string{"a:1"}, Prefix: prefix}).Check(); err != nil {
-			t.Errorf("%q: %v", prefix, err)
-		}
+		wantErr(t, (Options{Addresses: []string{"a:1"}, Prefix: prefix}).Check(), nil, prefix)
 	}
 	for prefix, want := range map[string]string{
 		"a{":  `'{'`,

@@ -49,9 +49,7 @@ func openMeddled(t *testing.T, address string, timeout time.Duration, script *sc
 	if _, err := s.Change(ctx, c.Key, idempotency.Change{State: idempotency.Released, Token: "warm operator"}); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.Forget(ctx, c.Key, idempotency.Precondition{}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.Forget(ctx, c.Key, idempotency.Precondition{}))
 	s.client.(*goredis.Client).AddHook(&meddler{script: script.hash, before: before})
 	return s
 }
@@ -146,9 +144,7 @@ func TestRecordChangesBeforeRelease(t *testing.T) {
 			}, idempotency.ErrInFlight},
 		"a lapsed claim is renewed": {func(t *testing.T, c idempotency.Claim) idempotency.Claimed { return lapsed(t, other, c) },
 			func(t *testing.T, c idempotency.Claim, claimed idempotency.Claimed) *idempotency.Record {
-				if err := other.Renew(ctx, c); err != nil {
-					t.Fatalf("renew: %v", err)
-				}
+				must(t, other.Renew(ctx, c))
 				return claimed.Record
 			}, idempotency.ErrInFlight},
 		"a lapsed claim is settled": {func(t *testing.T, c idempotency.Claim) idempotency.Claimed { return lapsed(t, other, c) },
@@ -162,15 +158,11 @@ func TestRecordChangesBeforeRelease(t *testing.T) {
 			return nil
 		}, nil},
 		"it is forgotten": {release, func(t *testing.T, c idempotency.Claim, _ idempotency.Claimed) *idempotency.Record {
-			if err := other.Forget(ctx, c.Key, idempotency.Precondition{}); err != nil {
-				t.Fatalf("forget: %v", err)
-			}
+			must(t, other.Forget(ctx, c.Key, idempotency.Precondition{}))
 			return nil
 		}, idempotency.ErrGone},
 		"it is forgotten and claimed": {release, func(t *testing.T, c idempotency.Claim, _ idempotency.Claimed) *idempotency.Record {
-			if err := other.Forget(ctx, c.Key, idempotency.Precondition{}); err != nil {
-				t.Fatalf("forget: %v", err)
-			}
+			must(t, other.Forget(ctx, c.Key, idempotency.Precondition{}))
 			return mustClaim(t, other, withToken(c, "next"), idempotency.Proceed).Record
 		}, idempotency.ErrInFlight},
 		"another operator releases it": {release, func(t *testing.T, c idempotency.Claim, _ idempotency.Claimed) *idempotency.Record {
@@ -243,9 +235,7 @@ func TestReleasedRecord(t *testing.T) {
 			if left := valueOf(t, server, c.Key); left.channels != "" || left.response != "" {
 				t.Errorf("%s: the released record has the channels %q and the response %q", name, left.channels, left.response)
 			}
-			if err := s.Forget(ctx, c.Key, idempotency.Precondition{}); err != nil {
-				t.Fatalf("%s: forget: %v", name, err)
-			}
+			must(t, s.Forget(ctx, c.Key, idempotency.Precondition{}), name)
 			if n := command(t, server, "DBSIZE"); n != int64(0) {
 				t.Errorf("%s: %v keys are left: %v", name, n, command(t, server, "KEYS", "*"))
 			}
@@ -283,9 +273,7 @@ func TestCompletedRecord(t *testing.T) {
 		if got, err := s.Response(ctx, c.Key, "operator"); err != nil || got == nil || !bytes.Equal(got.Body, response.Body) {
 			t.Errorf("its response is %v, %v", got != nil, err)
 		}
-		if err := s.Forget(ctx, c.Key, idempotency.Precondition{}); err != nil {
-			t.Fatalf("forget: %v", err)
-		}
+		must(t, s.Forget(ctx, c.Key, idempotency.Precondition{}))
 		if n := command(t, server, "DBSIZE"); n != int64(0) {
 			t.Errorf("%v keys are left: %v", n, command(t, server, "KEYS", "*"))
 		}

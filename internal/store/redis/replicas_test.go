@@ -36,9 +36,7 @@ func settleMany(t *testing.T, s *Store, size int, records map[string]*idempotenc
 	var settling sync.WaitGroup
 	for name, record := range records {
 		settling.Go(func() {
-			if err := s.Settle(ctx, keyOf(name), record, kept(size)); err != nil {
-				t.Errorf("settle: %v", err)
-			}
+			wantErr(t, s.Settle(ctx, keyOf(name), record, kept(size)), nil)
 		})
 	}
 	settling.Wait()
@@ -67,9 +65,7 @@ func TestWaitReplicas(t *testing.T) {
 	default:
 	}
 	replica.Resume()
-	if err := <-settled; err != nil {
-		t.Fatalf("settle: %v", err)
-	}
+	must(t, <-settled)
 	if p := valueOf(t, replica, c.Key); p.state != string(rune(ended)) {
 		t.Errorf("the replica has a record %+v; want the settled one", p)
 	}

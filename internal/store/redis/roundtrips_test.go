@@ -37,9 +37,7 @@ func TestRoundTrips(t *testing.T) {
 		c := claimOf(warm, warm)
 		c.Waits = true
 		claimed := mustClaim(t, s, c, idempotency.Proceed)
-		if err := s.Renew(ctx, c); err != nil {
-			t.Fatal(err)
-		}
+		must(t, s.Renew(ctx, c))
 		c.Token += " waits"
 		mustClaim(t, s, c, idempotency.WaitForRun)
 		mustSettle(t, s, claimOf(warm, warm), claimed.Record, kept(small))
@@ -71,9 +69,7 @@ func TestRoundTrips(t *testing.T) {
 		{"claim", claim("a", "1", idempotency.Proceed), 1, 0},
 		{"claim in flight", claim("a", "2", idempotency.WaitForRun), 2, 1},
 		{"renew", func() {
-			if err := s.Renew(ctx, claimOf("a", "1")); err != nil {
-				t.Fatal(err)
-			}
+			must(t, s.Renew(ctx, claimOf("a", "1")))
 		}, 1, 1},
 		{"claim b", claim("b", "1", idempotency.Proceed), 1, 0},
 		{"settle small", settle("b", "1", kept(small)), 1, 1},

@@ -1,7 +1,6 @@
 package storetest
 
 import (
-	"errors"
 	"fmt"
 	"math/rand/v2"
 	"sync"
@@ -142,9 +141,7 @@ func racingSettlements(f *fixture) {
 		done.Go(func() {
 			store := f.storeOf(i / 2)
 			if i%2 == 0 {
-				if err := store.Settle(f.ctx, k, first.Record, complete("late")); !errors.Is(err, idempotency.ErrFenced) {
-					f.Errorf("the late owner settles: %v, want ErrFenced", err)
-				}
+				f.wantErr(store.Settle(f.ctx, k, first.Record, complete("late")), idempotency.ErrFenced)
 			} else if err := store.Settle(f.ctx, k, second.Record, complete("owner")); err != nil {
 				f.Errorf("the owner settles: %v", err)
 			}
@@ -210,9 +207,7 @@ func (f *fixture) randomRun(store idempotency.Store, k idempotency.Key, r *run, 
 	if claimed.Record.Attempt != r.attempts {
 		f.Errorf("attempt %d, want %d", claimed.Record.Attempt, r.attempts)
 	}
-	if err := store.Renew(f.ctx, c); err != nil {
-		f.Errorf("renew: %v", err)
-	}
+	f.wantErr(store.Renew(f.ctx, c), nil)
 	var s idempotency.Settlement
 	switch random.IntN(12) {
 	case 0:
@@ -225,9 +220,7 @@ func (f *fixture) randomRun(store idempotency.Store, k idempotency.Key, r *run, 
 		s = release(true, c.Token)
 	}
 	r.running.Add(-1)
-	if err := store.Settle(f.ctx, k, claimed.Record, s); err != nil {
-		f.Errorf("settle: %v", err)
-	}
+	f.wantErr(store.Settle(f.ctx, k, claimed.Record, s), nil)
 	if s.State == idempotency.Released {
 		response, err := store.Response(f.ctx, k, c.Token)
 		if err != nil || response == nil || string(response.Body) != c.Token {

@@ -1,7 +1,6 @@
 package storetest
 
 import (
-	"errors"
 	"strings"
 
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
@@ -30,9 +29,7 @@ func (f *fixture) crash() {
 func crashReleases(f *fixture) {
 	c := f.newClaim(key("new"))
 	lost := f.claim(c, idempotency.Proceed)
-	if err := f.store.Renew(f.ctx, c); err != nil {
-		f.Fatalf("renew: %v", err)
-	}
+	f.must(f.store.Renew(f.ctx, c))
 	busy := key("released before")
 	f.settle(busy, f.claim(f.newClaim(busy), idempotency.Proceed).Record, release(true, "busy"))
 	before := f.lookup(busy)
@@ -40,9 +37,7 @@ func crashReleases(f *fixture) {
 	f.crash()
 	f.absent(c.Key)
 	f.sameRecord("a key that was released before", f.lookup(busy), before)
-	if err := f.store.Settle(f.ctx, c.Key, lost.Record, complete("late")); !errors.Is(err, idempotency.ErrGone) {
-		f.Errorf("a settlement by the dead process: %v, want ErrGone", err)
-	}
+	f.wantErr(f.store.Settle(f.ctx, c.Key, lost.Record, complete("late")), idempotency.ErrGone)
 	for k, attempt := range map[idempotency.Key]int{c.Key: 1, busy: 2} {
 		if again := f.claim(f.newClaim(k), idempotency.Proceed); again.Record.Attempt != attempt {
 			f.Errorf("it is claimed as attempt %d, want %d", again.Record.Attempt, attempt)
@@ -55,9 +50,7 @@ func crashHolds(f *fixture) {
 	c.Hold = true
 	claimed := f.claim(c, idempotency.Proceed)
 	c.Retention *= 2
-	if err := f.store.Renew(f.ctx, c); err != nil {
-		f.Fatalf("renew: %v", err)
-	}
+	f.must(f.store.Renew(f.ctx, c))
 	renewed := f.lookup(c.Key)
 	f.crash()
 	for range 2 {

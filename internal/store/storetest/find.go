@@ -183,9 +183,7 @@ func findLive(f *fixture) {
 		}
 		f.settle(k, claimed.Record, s)
 	}
-	if err := f.store.Forget(f.ctx, keyOf("wanted", "forgotten"), idempotency.Precondition{}); err != nil {
-		f.Fatalf("forget: %v", err)
-	}
+	f.must(f.store.Forget(f.ctx, keyOf("wanted", "forgotten"), idempotency.Precondition{}))
 	f.pass(f.short())
 	f.wantFound("what is left", f.find(10, "wanted"), stays)
 }

@@ -51,9 +51,7 @@ func forcedReplaces(f *fixture) {
 		for after, next := range bodies {
 			name := before + " by " + after
 			claimed, c := f.forced(name, body)
-			if err := f.store.Renew(f.ctx, c); err != nil {
-				f.Fatalf("renew: %v", err)
-			}
+			f.must(f.store.Renew(f.ctx, c))
 			f.settle(key(name), claimed.Record, complete("second "+next))
 			f.replays(name, "second "+next)
 		}
@@ -124,9 +122,7 @@ func forcedLapsesOverExpired(f *fixture) {
 		if _, err := f.store.Change(f.ctx, k, releasing); !errors.Is(err, idempotency.ErrGone) {
 			f.Errorf("%s: release: %v, want ErrGone", name, err)
 		}
-		if err := f.store.Forget(f.ctx, k, idempotency.Precondition{}); !errors.Is(err, idempotency.ErrGone) {
-			f.Errorf("%s: forget: %v, want ErrGone", name, err)
-		}
+		f.wantErr(f.store.Forget(f.ctx, k, idempotency.Precondition{}), idempotency.ErrGone, name)
 		f.absent(k)
 		next := f.claimAt(f.peer, f.newClaim(k), idempotency.Proceed)
 		if next.Record.Attempt != 1 || next.Previous != nil {

@@ -1,7 +1,6 @@
 package storetest
 
 import (
-	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -56,9 +55,7 @@ func lateButOwner(f *fixture) {
 	c.Lease = f.short()
 	first := f.claim(c, idempotency.Proceed)
 	f.pass(c.Lease)
-	if err := f.store.Renew(f.ctx, c); err != nil {
-		f.Fatalf("renew of a lapsed lease that was not taken over: %v", err)
-	}
+	f.must(f.store.Renew(f.ctx, c))
 	f.settle(key("a"), first.Record, complete("late"))
 	replayed := f.claim(f.newClaim(key("a")), idempotency.ReplayKept)
 	f.sameResponse("the replay", replayed.Response, answer(201, "late"))
@@ -70,9 +67,7 @@ func renewProlongs(f *fixture) {
 	claimed := f.claim(c, idempotency.Proceed)
 	c.Lease, c.Retention = long, 24*long
 	before := f.now()
-	if err := f.store.Renew(f.ctx, c); err != nil {
-		f.Fatalf("renew: %v", err)
-	}
+	f.must(f.store.Renew(f.ctx, c))
 	after := f.now()
 	renewed := f.lookup(c.Key)
 	f.between("the lease's end", renewed.LeaseUntil, before.Add(c.Lease), after.Add(c.Lease))
@@ -91,9 +86,7 @@ func renewSettled(f *fixture) {
 		f.settle(c.Key, claimed.Record, s)
 		settled := f.lookup(c.Key)
 		c.Retention = 48 * long
-		if err := f.store.Renew(f.ctx, c); err != nil {
-			f.Fatalf("renew of a claim that is %s: %v", s.State, err)
-		}
+		f.must(f.store.Renew(f.ctx, c), s.State)
 		f.sameRecord("after renew", f.lookup(c.Key), settled)
 	}
 }
@@ -109,13 +102,9 @@ func fencedOwner(f *fixture) {
 
 	refused := func(when string, want *idempotency.Record) {
 		f.Helper()
-		if err := f.store.Renew(f.ctx, late); !errors.Is(err, idempotency.ErrFenced) {
-			f.Fatalf("%s: renew: %v, want ErrFenced", when, err)
-		}
+		f.wantErr(f.store.Renew(f.ctx, late), idempotency.ErrFenced, when)
 		for _, s := range []idempotency.Settlement{complete("of the late owner"), release(false, "of the late owner"), hold()} {
-			if err := f.store.Settle(f.ctx, k, first.Record, s); !errors.Is(err, idempotency.ErrFenced) {
-				f.Fatalf("%s: settle as %s: %v, want ErrFenced", when, s.State, err)
-			}
+			f.wantErr(f.store.Settle(f.ctx, k, first.Record, s), idempotency.ErrFenced, when, s.State)
 		}
 		f.sameRecord(when, f.lookup(k), want)
 		if response := f.response(k, late.Token); response != nil {
@@ -134,9 +123,7 @@ func goneRecord(f *fixture) {
 	forgotten.Lease = f.short() // once it has lapsed, an operator may forget the key
 	first := f.claim(forgotten, idempotency.Proceed)
 	f.pass(forgotten.Lease)
-	if err := f.store.Forget(f.ctx, forgotten.Key, idempotency.Precondition{}); err != nil {
-		f.Fatalf("forget: %v", err)
-	}
+	f.must(f.store.Forget(f.ctx, forgotten.Key, idempotency.Precondition{}))
 	expired := f.newClaim(key("expired"))
 	expired.Lease, expired.Retention = f.short(), f.short()
 	second := f.claim(expired, idempotency.Proceed)
@@ -146,13 +133,9 @@ func goneRecord(f *fixture) {
 		claim  idempotency.Claim
 		record *idempotency.Record
 	}{{forgotten, first.Record}, {expired, second.Record}} {
-		if err := f.store.Renew(f.ctx, gone.claim); !errors.Is(err, idempotency.ErrGone) {
-			f.Errorf("renew: %v, want ErrGone", err)
-		}
+		f.wantErr(f.store.Renew(f.ctx, gone.claim), idempotency.ErrGone)
 		for _, s := range []idempotency.Settlement{complete("kept"), release(true, "released"), hold()} {
-			if err := f.store.Settle(f.ctx, gone.claim.Key, gone.record, s); !errors.Is(err, idempotency.ErrGone) {
-				f.Errorf("settle as %s: %v, want ErrGone", s.State, err)
-			}
+			f.wantErr(f.store.Settle(f.ctx, gone.claim.Key, gone.record, s), idempotency.ErrGone, s.State)
 		}
 		f.absent(gone.claim.Key)
 		if response := f.response(gone.claim.Key, gone.claim.Token); response != nil {
@@ -203,13 +186,9 @@ func (f *fixture) checkLostClaim(name string, before func(k idempotency.Key) str
 	want := func(when string, want error) {
 		f.Helper()
 		stands := f.lookup(k)
-		if err := f.store.Renew(f.ctx, lost); !errors.Is(err, want) {
-			f.Errorf("%s, %s: renew: %v, want %v", name, when, err, want)
-		}
+		f.wantErr(f.store.Renew(f.ctx, lost), want, name, when)
 		for _, s := range []idempotency.Settlement{complete("lost"), complete(strings.Repeat("lost ", 20_000)), release(true, "lost"), hold()} {
-			if err := f.store.Settle(f.ctx, k, record, s); !errors.Is(err, want) {
-				f.Errorf("%s, %s: settle as %s: %v, want %v", name, when, s.State, err, want)
-			}
+			f.wantErr(f.store.Settle(f.ctx, k, record, s), want, name, when, s.State)
 		}
 		f.sameRecord(name+", "+when, f.lookup(k), stands)
 		if response := f.response(k, lost.Token); response != nil {
@@ -230,9 +209,7 @@ func (f *fixture) checkLostClaim(name string, before func(k idempotency.Key) str
 	if again.Record.PrevToken != lost.PrevToken || again.Record.Token != lost.Token {
 		f.Errorf("%s: it is claimed again as %+v", name, again.Record)
 	}
-	if err := f.store.Renew(f.ctx, lost); err != nil {
-		f.Errorf("%s: renew: %v", name, err)
-	}
+	f.wantErr(f.store.Renew(f.ctx, lost), nil, name)
 	f.settle(k, again.Record, complete("again"))
 	f.replays(name+" again", "again")
 }

@@ -138,9 +138,7 @@ func listLive(f *fixture) {
 		}
 		f.settle(key(name), claimed.Record, s)
 	}
-	if err := f.store.Forget(f.ctx, key("forgotten"), idempotency.Precondition{}); err != nil {
-		f.Fatalf("forget: %v", err)
-	}
+	f.must(f.store.Forget(f.ctx, key("forgotten"), idempotency.Precondition{}))
 	f.pass(f.short())
 	found := f.pageThrough(10)
 	if len(found) != 1 || found[key("stays")] == nil {

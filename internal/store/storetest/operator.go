@@ -27,15 +27,11 @@ var operatorTests = []subtest{
 
 func readiness(f *fixture) {
 	for range 2 { // the first call must not make the second one fail
-		if err := f.store.Ready(f.ctx); err != nil {
-			f.Errorf("ready: %v", err)
-		}
+		f.wantErr(f.store.Ready(f.ctx), nil)
 	}
 	ctx, cancel := context.WithCancel(f.ctx)
 	cancel()
-	if err := f.store.Ready(ctx); !errors.Is(err, context.Canceled) {
-		f.Errorf("ready with an ended context: %v, want Canceled", err)
-	}
+	f.wantErr(f.store.Ready(ctx), context.Canceled)
 	if page, _, err := f.store.List(f.ctx, "", 10); err != nil || len(page) > 0 {
 		f.Errorf("Ready has left %v, %v", page, err)
 	}
@@ -115,9 +111,7 @@ func releaseForced(f *fixture) {
 		if freed.State != idempotency.Released || freed.ExecutionID != claimed.Previous.ExecutionID || freed.Attempt != 2 || freed.Previous != nil {
 			f.Errorf("released it is %+v", freed)
 		}
-		if err := f.store.Settle(f.ctx, c.Key, claimed.Record, complete("late")); !errors.Is(err, idempotency.ErrFenced) {
-			f.Errorf("its late owner settles: %v", err)
-		}
+		f.wantErr(f.store.Settle(f.ctx, c.Key, claimed.Record, complete("late")), idempotency.ErrFenced)
 		f.claimAt(f.peer, f.newClaim(c.Key), idempotency.Proceed)
 	}
 }
@@ -154,9 +148,7 @@ func completeAnyState(f *fixture) {
 				next.Token, next.Fingerprints = "another", []string{"body:2"}
 				f.claimAt(f.peer, next, idempotency.RefuseReused)
 			}
-			if err := f.store.Forget(f.ctx, c.Key, idempotency.Precondition{}); err != nil {
-				f.Fatalf("forget: %v", err)
-			}
+			f.must(f.store.Forget(f.ctx, c.Key, idempotency.Precondition{}))
 			if response := f.response(c.Key, "operator"); response != nil {
 				f.Errorf("forgotten, %s: the response is still there", name)
 			}
@@ -207,34 +199,24 @@ func changedOwner(f *fixture) {
 		if _, err := f.store.Change(f.ctx, c.Key, change); err != nil {
 			f.Fatalf("%s: %v", change.State, err)
 		}
-		if err := f.store.Renew(f.ctx, c); !errors.Is(err, idempotency.ErrFenced) {
-			f.Errorf("%s: renew: %v", change.State, err)
-		}
-		if err := f.store.Settle(f.ctx, c.Key, claimed, complete("late")); !errors.Is(err, idempotency.ErrFenced) {
-			f.Errorf("%s: settle: %v", change.State, err)
-		}
+		f.wantErr(f.store.Renew(f.ctx, c), idempotency.ErrFenced, change.State)
+		f.wantErr(f.store.Settle(f.ctx, c.Key, claimed, complete("late")), idempotency.ErrFenced, change.State)
 		if got := f.lookup(c.Key); got.State != change.State {
 			f.Errorf("changed to %s it is %s", change.State, got.State)
 		}
-		if err := f.store.Forget(f.ctx, c.Key, idempotency.Precondition{}); err != nil {
-			f.Fatalf("forget: %v", err)
-		}
+		f.must(f.store.Forget(f.ctx, c.Key, idempotency.Precondition{}))
 	}
 }
 
 func forgetAnyState(f *fixture) {
 	for name := range ends {
 		c, before := f.endedAs(name)
-		if err := f.store.Forget(f.ctx, c.Key, idempotency.Precondition{}); err != nil {
-			f.Fatalf("forget, %s: %v", name, err)
-		}
+		f.must(f.store.Forget(f.ctx, c.Key, idempotency.Precondition{}), name)
 		f.absent(c.Key)
 		if response := f.response(c.Key, before.Token); response != nil {
 			f.Errorf("forgotten, %s: the response is still there", name)
 		}
-		if err := f.store.Forget(f.ctx, c.Key, idempotency.Precondition{}); !errors.Is(err, idempotency.ErrGone) {
-			f.Fatalf("forget again, %s: %v", name, err)
-		}
+		f.wantErr(f.store.Forget(f.ctx, c.Key, idempotency.Precondition{}), idempotency.ErrGone, name)
 		again := f.claim(f.newClaim(c.Key), idempotency.Proceed)
 		if again.Record.Attempt != 1 || again.Previous != nil {
 			f.Errorf("forgotten, %s: claimed as attempt %d over %+v", name, again.Record.Attempt, again.Previous)
@@ -248,9 +230,7 @@ func operatorWithoutRecord(f *fixture) {
 			f.Errorf("change to %s: %v", change.State, err)
 		}
 	}
-	if err := f.store.Forget(f.ctx, key("a"), idempotency.Precondition{}); !errors.Is(err, idempotency.ErrGone) {
-		f.Errorf("forget: %v", err)
-	}
+	f.wantErr(f.store.Forget(f.ctx, key("a"), idempotency.Precondition{}), idempotency.ErrGone)
 	f.absent(key("a"))
 }
 
@@ -263,9 +243,7 @@ func operatorBesideRun(f *fixture) {
 				f.Errorf("change to %s: %v", change.State, err)
 			}
 		}
-		if err := f.peer.Forget(f.ctx, k, idempotency.Precondition{}); !errors.Is(err, idempotency.ErrInFlight) {
-			f.Errorf("forget: %v", err)
-		}
+		f.wantErr(f.peer.Forget(f.ctx, k, idempotency.Precondition{}), idempotency.ErrInFlight)
 		f.sameRecord("lookup", f.lookup(k), before)
 	}
 	claimed := f.claim(f.newClaim(key("a")), idempotency.Proceed)
@@ -302,9 +280,7 @@ func operatorsAndClaims(f *fixture) {
 				}
 				runtime.Gosched() // let the others try
 				running.Unlock()
-				if err := f.storeOf(worker).Settle(f.ctx, k, claimed.Record, complete(claimed.Record.Token)); err != nil {
-					f.Errorf("a run that was alive could not be settled: %v", err)
-				}
+				f.wantErr(f.storeOf(worker).Settle(f.ctx, k, claimed.Record, complete(claimed.Record.Token)), nil)
 			}
 		})
 		done.Go(func() {

@@ -75,9 +75,7 @@ func takenWithPrecondition(f *fixture) {
 				f.wantChanged(fmt.Sprintf("%s, %s, seen %+v", how, end, other), take(f.peer, f, c.Key, other), pre)
 			}
 			f.sameRecord("left alone", f.lookup(c.Key), before)
-			if err := take(f.peer, f, c.Key, pre); err != nil {
-				f.Errorf("%s, %s: %v", how, end, err)
-			}
+			f.wantErr(take(f.peer, f, c.Key, pre), nil, how, end)
 			if after := map[string]idempotency.State{"release": idempotency.Released, "complete": idempotency.Complete}[how]; after != "" {
 				f.wantChanged(how+" twice as seen, "+end, take(f.store, f, c.Key, idempotency.Precondition{ExecutionID: "another"}),
 					idempotency.Precondition{ExecutionID: pre.ExecutionID, State: after})
@@ -95,17 +93,13 @@ func runSincePrecondition(f *fixture) {
 	for how, take := range takes {
 		c, _ := f.endedAs("held")
 		held := f.precondition(c.Key)
-		if err := f.change(f.peer, c.Key, releasing, held); err != nil {
-			f.Fatalf("release: %v", err)
-		}
+		f.must(f.change(f.peer, c.Key, releasing, held))
 		f.wantChanged(how+" a released key", take(f.store, f, c.Key, held), idempotency.Precondition{ExecutionID: held.ExecutionID, State: idempotency.Released})
 		next := f.newClaim(c.Key)
 		f.settle(c.Key, f.claimAt(f.peer, next, idempotency.Proceed).Record, complete("kept"))
 		f.wantChanged(how+" a key that has run", take(f.store, f, c.Key, held), idempotency.Precondition{ExecutionID: next.ExecutionID, State: idempotency.Complete})
 		f.replays("held", "kept")
-		if err := f.store.Forget(f.ctx, c.Key, idempotency.Precondition{}); err != nil {
-			f.Fatalf("forget: %v", err)
-		}
+		f.must(f.store.Forget(f.ctx, c.Key, idempotency.Precondition{}))
 	}
 }
 
@@ -117,9 +111,7 @@ func endedSincePrecondition(f *fixture) {
 		f.settle(c.Key, claimed, complete("late"))
 		f.wantChanged(how, take(f.peer, f, c.Key, lapsed), idempotency.Precondition{ExecutionID: c.ExecutionID, State: idempotency.Complete})
 		f.replays("lapsed", "late")
-		if err := f.store.Forget(f.ctx, c.Key, idempotency.Precondition{}); err != nil {
-			f.Fatalf("forget: %v", err)
-		}
+		f.must(f.store.Forget(f.ctx, c.Key, idempotency.Precondition{}))
 	}
 }
 
@@ -142,9 +134,7 @@ func unreadablePrecondition(f *fixture) {
 	if _, _, err := f.store.Lookup(f.ctx, c.Key); !errors.As(err, &unreadable) {
 		f.Errorf("after that: %v, want an UnreadableError", err)
 	}
-	if err := f.store.Forget(f.ctx, c.Key, idempotency.Precondition{State: idempotency.Unreadable}); err != nil {
-		f.Errorf("forget: %v", err)
-	}
+	f.wantErr(f.store.Forget(f.ctx, c.Key, idempotency.Precondition{State: idempotency.Unreadable}), nil)
 	f.absent(c.Key)
 }
 
@@ -153,13 +143,9 @@ func aliveDespitePrecondition(f *fixture) {
 	f.claim(c, idempotency.Proceed)
 	for how, take := range takes {
 		for _, pre := range []idempotency.Precondition{f.precondition(c.Key), {State: idempotency.Held}, {ExecutionID: "another"}} {
-			if err := take(f.peer, f, c.Key, pre); !errors.Is(err, idempotency.ErrInFlight) {
-				f.Errorf("%s, seen %+v: %v, want ErrInFlight", how, pre, err)
-			}
+			f.wantErr(take(f.peer, f, c.Key, pre), idempotency.ErrInFlight, how, pre)
 		}
-		if err := take(f.peer, f, key("none"), f.precondition(c.Key)); !errors.Is(err, idempotency.ErrGone) {
-			f.Errorf("%s without a record: %v, want ErrGone", how, err)
-		}
+		f.wantErr(take(f.peer, f, key("none"), f.precondition(c.Key)), idempotency.ErrGone, how)
 	}
 }
 

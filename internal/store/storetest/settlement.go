@@ -146,24 +146,18 @@ func withdrawsNothing(f *fixture) {
 		if page, _, err := f.store.List(f.ctx, "", 10); err != nil || len(page) != 0 {
 			f.Errorf("%s: %d records are listed, %v", when, len(page), err)
 		}
-		if err := f.peer.Renew(f.ctx, c); !errors.Is(err, idempotency.ErrGone) {
-			f.Errorf("%s: renew: %v, want ErrGone", when, err)
-		}
+		f.wantErr(f.peer.Renew(f.ctx, c), idempotency.ErrGone, when)
 		if _, err := f.peer.Change(f.ctx, k, releasing); !errors.Is(err, idempotency.ErrGone) {
 			f.Errorf("%s: release: %v, want ErrGone", when, err)
 		}
-		if err := f.peer.Forget(f.ctx, k, idempotency.Precondition{}); !errors.Is(err, idempotency.ErrGone) {
-			f.Errorf("%s: forget: %v, want ErrGone", when, err)
-		}
+		f.wantErr(f.peer.Forget(f.ctx, k, idempotency.Precondition{}), idempotency.ErrGone, when)
 		if response := f.response(k, c.Token); response != nil {
 			f.Errorf("%s: there is a response %+v", when, response)
 		}
 	}
 	nothing("before")
 	for range 3 {
-		if err := f.store.Settle(f.ctx, k, record, s); !errors.Is(err, idempotency.ErrGone) {
-			f.Fatalf("withdraw: %v, want ErrGone", err)
-		}
+		f.wantErr(f.store.Settle(f.ctx, k, record, s), idempotency.ErrGone)
 		nothing("withdrawn")
 	}
 	limited := f.newClaim(k)

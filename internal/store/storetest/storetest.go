@@ -5,6 +5,7 @@ package storetest
 import (
 	"context"
 	"crypto/sha256"
+	"errors"
 	"fmt"
 	"sync/atomic"
 	"testing"
@@ -86,9 +87,7 @@ func newFixture(t *testing.T, open func(t *testing.T) idempotency.Store, options
 
 func (f *fixture) closeAtEnd(store idempotency.Store) {
 	f.Cleanup(func() {
-		if err := store.Close(); err != nil {
-			f.Errorf("close: %v", err)
-		}
+		f.wantErr(store.Close(), nil)
 	})
 }
 
@@ -187,9 +186,7 @@ func (f *fixture) claimAt(store idempotency.Store, c idempotency.Claim, want ide
 // settle ends a claim and fails the test on an error.
 func (f *fixture) settle(k idempotency.Key, claimed *idempotency.Record, s idempotency.Settlement) {
 	f.Helper()
-	if err := f.store.Settle(f.ctx, k, claimed, s); err != nil {
-		f.Fatalf("settle %s as %s: %v", claimed.Token, s.State, err)
-	}
+	f.must(f.store.Settle(f.ctx, k, claimed, s), claimed.Token, s.State)
 }
 
 // lookup returns the record of a key, and fails the test if there is none.
@@ -258,5 +255,21 @@ func answer(status int, body string) *idempotency.Response {
 		Status: status,
 		Header: map[string][]string{"Content-Type": {"text/plain"}},
 		Body:   []byte(body),
+	}
+}
+
+// must stops the subtest on an error.
+func (f *fixture) must(err error, context ...any) {
+	f.Helper()
+	if err != nil {
+		f.Fatal(append(context, err)...)
+	}
+}
+
+// wantErr checks an error; want may be nil.
+func (f *fixture) wantErr(err, want error, context ...any) {
+	f.Helper()
+	if !errors.Is(err, want) {
+		f.Error(append(context, fmt.Sprintf("%v, want %v", err, want))...)
 	}
 }

@@ -87,9 +87,7 @@ func wokenByOperator(f *fixture) {
 	} {
 		f.awaitWakeBy(name, woken, f.short(), func(_ idempotency.Claimed, k idempotency.Key) {
 			f.pass(f.short())
-			if err := take(k); err != nil {
-				f.Fatalf("%s: %v", name, err)
-			}
+			f.must(take(k), name)
 		})
 	}
 }
