@@ -4,6 +4,7 @@ import (
 	"context"
 	"flag"
 	"net"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -79,44 +80,27 @@ func dialMini(server *miniredis.Miniredis) dialFunc {
 	}
 }
 
-func TestConformanceRedis(t *testing.T) {
-	t.Parallel()
-	server := redistest.Start(t)
-	open := func(t *testing.T) idempotency.Store {
-		command(t, server, "FLUSHALL")
-		return openAt(t, server.Addr)
-	}
-	storetest.Run(t, open, storetest.Options{
-		Peer:   func(t *testing.T, _ idempotency.Store) idempotency.Store { return openAt(t, server.Addr) },
-		Damage: damage, LongPages: true,
+// conform runs the suite over a real server. Each subtest has a prefix of its own, and so has its peer.
+func conform(t *testing.T, o Options) {
+	next := counting("conformance")
+	o.Timeout = busyTimeout
+	open := func(o Options) idempotency.Store { return openWith(t, o) }
+	storetest.Run(t, func(*testing.T) idempotency.Store {
+		o := o
+		o.Prefix = strings.ReplaceAll(next(), " ", ":") + ":"
+		return open(o)
+	}, storetest.Options{
+		Parallel: true, Damage: damage, LongPages: true,
+		Peer: func(_ *testing.T, s idempotency.Store) idempotency.Store { return open(s.(*Store).options) },
 	})
 }
 
-func TestConformanceSentinel(t *testing.T) {
+func TestConformanceRedis(t *testing.T) {
 	t.Parallel()
-	master := redistest.Start(t)
-	sentinels := redistest.StartSentinels(t, master, 0, 1)
-	o := Options{Addresses: []string{sentinels[0].Addr}, Sentinel: redistest.MasterName, Timeout: busyTimeout}
-	open := func(t *testing.T) idempotency.Store {
-		master.Do("FLUSHALL")
-		return openWith(t, o)
-	}
-	storetest.Run(t, open, storetest.Options{
-		Peer:   func(t *testing.T, _ idempotency.Store) idempotency.Store { return openWith(t, o) },
-		Damage: damage, LongPages: true,
-	})
+	conform(t, Options{Addresses: []string{redistest.Start(t).Addr}})
 }
 
 func TestConformanceCluster(t *testing.T) {
 	t.Parallel()
-	cluster := redistest.StartCluster(t, 3, 0)
-	o := Options{Addresses: cluster.Addrs(), Timeout: busyTimeout, Prefix: "shop/dedup:"}
-	open := func(t *testing.T) idempotency.Store {
-		cluster.Do("FLUSHALL")
-		return openWith(t, o)
-	}
-	storetest.Run(t, open, storetest.Options{
-		Peer:   func(t *testing.T, _ idempotency.Store) idempotency.Store { return openWith(t, o) },
-		Damage: damage, LongPages: true,
-	})
+	conform(t, Options{Addresses: redistest.StartCluster(t, 3, 0).Addrs()})
 }

@@ -20,6 +20,9 @@ type Options struct {
 	// subtest has a bubble of its own, and its store is opened inside the bubble.
 	Around func(t *testing.T, body func(t *testing.T))
 
+	// Parallel runs the subtests in parallel: with a real clock, they spend their time waiting.
+	Parallel bool
+
 	// Advance moves the clock of the store: time.Sleep in a bubble, or a function of a fake
 	// server. If it is nil, the clock of the store is real. The suite then uses short leases, and
 	// waits until they have passed.
@@ -45,6 +48,9 @@ func Run(t *testing.T, open func(t *testing.T) idempotency.Store, options Option
 	for _, group := range [][]subtest{claimTests, leaseTests, settleTests, responseTests, listTests, findTests, wakeTests, concurrencyTests, modelTests, forcedTests, operatorTests, preconditionTests, crashTests} {
 		for _, test := range group {
 			t.Run(test.name, func(t *testing.T) {
+				if options.Parallel {
+					t.Parallel()
+				}
 				body := func(t *testing.T) { test.run(newFixture(t, open, options)) }
 				if options.Around != nil {
 					options.Around(t, body)
@@ -96,10 +102,14 @@ const long = time.Hour
 
 // short is a lease for tests that let it lapse.
 func (f *fixture) short() time.Duration {
-	if f.options.Advance != nil {
+	switch {
+	case f.options.Advance != nil:
 		return time.Minute
+	case f.options.Parallel: // the subtests slow each other down
+		return time.Second
+	default:
+		return 300 * time.Millisecond
 	}
-	return 300 * time.Millisecond
 }
 
 // clockTimeout is how long the clock of a store may take in addition to the expected time.

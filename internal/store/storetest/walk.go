@@ -14,22 +14,25 @@ var modelTests = []subtest{
 	{"random operations agree with the model", agreesWithModel},
 }
 
-// The durations of the random operations. Time moves by multiples of modelStep, and leases and retentions
-// end between two multiples. So it does not matter that the clock of the store also moves a little
-// between the steps.
+// The durations of the random operations, in units of a walk. Time moves by multiples of modelStep, and
+// leases and retentions end between two multiples. So it does not matter that the clock of the store
+// also moves a little between the steps.
 const (
-	modelStep  = 25 * time.Minute
-	modelLease = 60 * time.Minute
-	modelLife  = 310 * time.Minute
+	modelStep  = 25
+	modelLease = 60
+	modelLife  = 310
 )
 
 func agreesWithModel(f *fixture) {
 	started, moved := f.now(), time.Duration(0)
 	w := NewWalk("", 3, 5, 0)
 	w.clock = func() time.Time { return started.Add(moved) }
+	if f.options.Advance != nil {
+		w.unit = time.Second // a store has work to do in each minute
+	}
 	for range 1500 {
 		if f.options.Advance != nil && w.random.IntN(10) == 0 {
-			d := time.Duration(1+w.random.IntN(4)) * modelStep
+			d := time.Duration(1+w.random.IntN(4)) * modelStep * w.unit
 			f.options.Advance(d)
 			moved += d
 		}
@@ -50,6 +53,7 @@ type Walk struct {
 	model  model
 	random *rand.Rand
 	clock  func() time.Time
+	unit   time.Duration
 	keys   []idempotency.Key
 	name   string
 	body   int // maximum size of a body, in addition to a few bytes
@@ -89,7 +93,7 @@ func (w *Walk) Crashed() {
 // is the maximum size of a response's body, in addition to a few bytes.
 func NewWalk(name string, seed uint64, keys, body int) *Walk {
 	w := &Walk{
-		random: rand.New(rand.NewPCG(seed, 14)), clock: time.Now, name: name, body: body,
+		random: rand.New(rand.NewPCG(seed, 14)), clock: time.Now, unit: time.Minute, name: name, body: body,
 		owners: make(map[idempotency.Key][]owner), model: newModel(),
 	}
 	for i := range keys {
@@ -165,7 +169,7 @@ func (w *Walk) compare(ctx context.Context, store idempotency.Store, k idempoten
 	if err != nil {
 		return &UnavailableError{err}
 	}
-	if err := agree("lookup", record, w.model.lookup(k)); err != nil {
+	if err := w.agree("lookup", record, w.model.lookup(k)); err != nil {
 		return err
 	}
 	for _, o := range w.owners[k] {
@@ -258,7 +262,7 @@ func (w *Walk) tryClaim(ctx context.Context, store idempotency.Store, k idempote
 	if d := responseDifference(got.Response, want.Response); d != "" {
 		return fmt.Errorf("claim: replay: %s", d)
 	}
-	return errors.Join(agree("claim", got.Record, want.Record), agree("claim: previous", got.Previous, want.Previous))
+	return errors.Join(w.agree("claim", got.Record, want.Record), w.agree("claim: previous", got.Previous, want.Previous))
 }
 
 // newClaim returns the claim of a new request, of a request within an earlier run, or an earlier claim.
@@ -266,7 +270,7 @@ func (w *Walk) newClaim(k idempotency.Key) idempotency.Claim {
 	c := idempotency.Claim{
 		Key: k, Token: fmt.Sprintf("token-%s-%d", w.name, w.step), ExecutionID: fmt.Sprintf("execution-%s-%d", w.name, w.step),
 		Origin: idempotency.Origin{Provider: "github", DeliveryID: "delivery \"é\" 1"},
-		Terms:  idempotency.Terms{Lease: modelLease, Retention: modelLife, Hold: w.random.IntN(6) == 0},
+		Terms:  idempotency.Terms{Lease: modelLease * w.unit, Retention: modelLife * w.unit, Hold: w.random.IntN(6) == 0},
 	}
 	if w.random.IntN(6) == 0 {
 		c.MaxAttempts = 1 + w.random.IntN(3)
@@ -301,7 +305,7 @@ func (w *Walk) trySettle(ctx context.Context, store idempotency.Store, k idempot
 	}
 	s := idempotency.Settlement{
 		State:     [...]idempotency.State{idempotency.Complete, idempotency.Released, idempotency.Released, idempotency.Held}[w.random.IntN(4)],
-		Retention: modelLife, AnswerRetention: modelLease,
+		Retention: modelLife * w.unit, AnswerRetention: modelLease * w.unit,
 	}
 	s.Counted = s.State != idempotency.Released || w.random.IntN(2) == 0
 	if s.State == idempotency.Complete || w.random.IntN(2) == 0 {
@@ -326,10 +330,10 @@ func (w *Walk) anyOwner(k idempotency.Key) *owner {
 
 // agree compares a record of the store with that of the model. The clock of the model stops during an
 // operation, but that of the store may not, so times may differ by a part of a step.
-func agree(what string, got, want *idempotency.Record) error {
+func (w *Walk) agree(what string, got, want *idempotency.Record) error {
 	if got != nil && want != nil {
 		for _, at := range [][2]time.Time{{got.LeaseUntil, want.LeaseUntil}, {got.Expires, want.Expires}} {
-			if at[0].IsZero() != at[1].IsZero() || at[0].Sub(at[1]).Abs() > modelStep/5 {
+			if at[0].IsZero() != at[1].IsZero() || at[0].Sub(at[1]).Abs() > modelStep*w.unit/5 {
 				return fmt.Errorf("%s: ends at %v, want %v", what, at[0], at[1])
 			}
 		}
