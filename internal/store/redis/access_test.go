@@ -6,8 +6,6 @@ import (
 	"crypto/x509"
 	"fmt"
 	"net"
-	"net/http"
-	"net/http/httptest"
 	"os"
 	"strings"
 	"testing"
@@ -19,39 +17,53 @@ import (
 	"github.com/caddy-dedup/caddy-dedup/internal/redistest"
 )
 
-// useAll uses every operation at least once.
-func useAll(t *testing.T, s *Store) {
+// useAll uses every operation at least once, and calls before each of them.
+func useAll(t *testing.T, s *Store, before ...func()) {
 	t.Helper()
+	next := func() {
+		for _, do := range before {
+			do()
+		}
+	}
 	woken := make(chan idempotency.Key, 10)
 	defer s.Subscribe(func(key idempotency.Key) { woken <- key })()
 	for name, settlement := range map[string]idempotency.Settlement{
 		"small": kept(small), "large": kept(large), "released": released(),
 	} {
 		c := claimOf(name, "token-of-"+name)
+		next()
 		claimed := mustClaim(t, s, c, idempotency.Proceed)
 		waiting := claimOf(name, "waiting")
 		waiting.Waits = true
+		next()
 		mustClaim(t, s, waiting, idempotency.WaitForRun)
+		next()
 		must(t, s.Renew(ctx, c))
+		next()
 		mustSettle(t, s, c, claimed.Record, settlement)
 		mustBeWoken(t, woken, c.Key)
-		if response, err := s.Response(ctx, c.Key, c.Token); err != nil || response == nil {
+		if response, err := s.Response(ctx, c.Key, c.Token); err != nil || response == nil || string(response.Body) != string(settlement.Response.Body) {
 			t.Fatalf("response: %v, %v", response, err)
 		}
+		next()
 		if record, _, err := s.Lookup(ctx, c.Key); err != nil || record.State != settlement.State {
 			t.Fatalf("lookup: %+v, %v", record, err)
 		}
 	}
 	mustClaim(t, s, claimOf("large", "again"), idempotency.ReplayKept)
 	again := claimOf("released", "again")
+	next()
 	mustSettle(t, s, again, mustClaim(t, s, again, idempotency.Proceed).Record, kept(small))
-	if page, _, err := s.List(ctx, "", 10); err != nil || len(page) != 3 {
-		t.Fatalf("list: %d records, %v; want 3", len(page), err)
+	next()
+	if keys := listAll(t, s); len(keys) != 3 {
+		t.Fatalf("list: %d records; want 3", len(keys))
 	}
 	for _, name := range []string{"small", "large", "released"} {
+		next()
 		if found, err := s.Change(ctx, keyOf(name), idempotency.Change{State: idempotency.Released, Token: "operator"}); err != nil || found.State != idempotency.Complete {
 			t.Fatalf("release: %+v, %v", found, err)
 		}
+		next()
 		must(t, s.Forget(ctx, keyOf(name), idempotency.Precondition{}))
 	}
 }
@@ -162,27 +174,6 @@ func always(config *tls.Config) func() (*tls.Config, error) {
 	return func() (*tls.Config, error) { return config, nil }
 }
 
-func TestTLS(t *testing.T) {
-	server := redistest.Start(t)
-	web := httptest.NewTLSServer(http.NotFoundHandler()) // for its certificate
-	defer web.Close()
-	certificate := &tls.Config{Certificates: web.TLS.Certificates}
-	p := startProxy(t, tls.NewListener(listen(t), certificate), server.Addr)
-	roots := web.Client().Transport.(*http.Transport).TLSClientConfig.RootCAs
-
-	s := closeAtEnd(t, openWith(t, Options{Addresses: []string{p.addr}, TLS: always(&tls.Config{RootCAs: roots}), Timeout: busyTimeout}))
-	useAll(t, s)
-
-	stranger := closeAtEnd(t, openWith(t, Options{Addresses: []string{p.addr}, TLS: always(&tls.Config{}), Timeout: busyTimeout}))
-	claimed, err := stranger.Claim(ctx, claimOf("a", "token"))
-	if err == nil || !strings.Contains(err.Error(), "certificate") {
-		t.Errorf("a server with an unknown certificate: %v", err)
-	}
-	if claimed.Record != nil {
-		t.Error("a claim without a connection may have been executed")
-	}
-}
-
 // The server of this test requires a client certificate.
 func TestTLSOfRedis(t *testing.T) {
 	certificates := redistest.NewCertificates(t)
@@ -206,8 +197,8 @@ func TestTLSOfRedis(t *testing.T) {
 			}))
 			if test.want == "" {
 				useAll(t, s)
-			} else if _, err := s.Claim(ctx, claimOf("a", "token")); err == nil || !strings.Contains(err.Error(), test.want) {
-				t.Errorf("claim: %v; want %q", err, test.want)
+			} else if claimed, err := s.Claim(ctx, claimOf("a", "token")); err == nil || !strings.Contains(err.Error(), test.want) || claimed.Record != nil {
+				t.Errorf("claim: %+v, %v; want %q, and nothing in doubt", claimed, err, test.want)
 			}
 		})
 	}

@@ -58,8 +58,7 @@ func warm(t *testing.T, s *Store) {
 // when it resumes.
 func TestBurst(t *testing.T) {
 	const callers = 1000
-	server := redistest.Start(t)
-	s := closeAtEnd(t, openAt(t, server.Addr))
+	server, s := start(t)
 	warm(t, s)
 	_, before := s.pipes.state()
 	sent := s.pipes.sent.Load()

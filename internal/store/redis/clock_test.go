@@ -8,13 +8,11 @@ import (
 	goredis "github.com/redis/go-redis/v9"
 
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
-	"github.com/caddy-dedup/caddy-dedup/internal/redistest"
 )
 
 // TestServerClockJumps sets the server's clock, as a failover to another server may do.
 func TestServerClockJumps(t *testing.T) {
-	server := redistest.Start(t)
-	s := closeAtEnd(t, openAt(t, server.Addr))
+	server, s := start(t)
 	held := func(name string) idempotency.Claim {
 		c := claimOf(name, name)
 		c.Hold = true
@@ -66,8 +64,7 @@ func TestServerClockJumps(t *testing.T) {
 
 // With a deadline in the past, the server refuses every claim that has one.
 func TestOverdueClaim(t *testing.T) {
-	server := redistest.Start(t)
-	s := closeAtEnd(t, openAt(t, server.Addr))
+	_, s := start(t)
 	s.executeTimeout = -time.Minute
 	held, counted, forced := claimOf("held", "token"), claimOf("counted", "token"), claimOf("forced", "token")
 	held.Hold, counted.MaxAttempts, forced.Force = true, 1, true
@@ -115,8 +112,7 @@ func TestEstimateIsThatOfTheQuickestReply(t *testing.T) {
 // If all replies with the server's time were slow, the estimate is behind. A lookup corrects it, so a
 // record that is written after the lookup does not expire too early.
 func TestLookupTellsTheTime(t *testing.T) {
-	server := redistest.Start(t)
-	s := closeAtEnd(t, openAt(t, server.Addr))
+	_, s := start(t)
 	c := claimOf("a", "token")
 	record := mustClaim(t, s, c, idempotency.Proceed).Record
 	s.pipes.to(target{node: s.client.(*goredis.Client)}).clock.ahead.Add(-time.Minute.Milliseconds())

@@ -57,8 +57,7 @@ func TestForgetUnreadableThatBecomesALiveRun(t *testing.T) {
 
 // The lease of a damaged record in flight does not protect it.
 func TestForgetUnreadableWithALease(t *testing.T) {
-	server := redistest.Start(t)
-	s := closeAtEnd(t, openAt(t, server.Addr))
+	server, s := start(t)
 	for what, damage := range map[string]func(*writable){
 		"a damaged record":    func(p *writable) { p.record = "x" },
 		"no record":           func(p *writable) { p.record = "" },
@@ -88,57 +87,35 @@ func TestForgetUnreadableWithALease(t *testing.T) {
 // TestRecordChangesBeforeForget changes the record between the lookup and the command. A record that
 // does not match the precondition stays.
 func TestRecordChangesBeforeForget(t *testing.T) {
-	server := redistest.Start(t)
-	other := closeAtEnd(t, openAt(t, server.Addr))
+	server, other := start(t)
+	foreign := func(*testing.T, *Store, idempotency.Claim) *idempotency.Record {
+		command(t, server, "SET", named.record(keyOf("a")), "foreign")
+		return nil
+	}
+	replaced := func(t *testing.T, s *Store, c idempotency.Claim) *idempotency.Record {
+		command(t, server, "DEL", named.record(c.Key))
+		mustSettle(t, s, c, mustClaim(t, s, c, idempotency.Proceed).Record, kept(small))
+		return nil
+	}
 	for name, test := range map[string]struct {
-		before    func(c idempotency.Claim) idempotency.Claimed
-		meanwhile func(c idempotency.Claim, claimed idempotency.Claimed)
-		seen, now idempotency.Precondition
+		before, meanwhile func(t *testing.T, s *Store, c idempotency.Claim) *idempotency.Record
+		seen, now         idempotency.State
 	}{
-		"a lapsed claim is settled": {
-			func(c idempotency.Claim) idempotency.Claimed { return lapsed(t, other, c) },
-			func(c idempotency.Claim, claimed idempotency.Claimed) {
-				mustSettle(t, other, c, claimed.Record, kept(small))
-			},
-			idempotency.Precondition{State: idempotency.Lapsed}, idempotency.Precondition{State: idempotency.Complete},
-		},
-		"a complete key is released": {
-			func(c idempotency.Claim) idempotency.Claimed {
-				claimed := mustClaim(t, other, c, idempotency.Proceed)
-				mustSettle(t, other, c, claimed.Record, kept(small))
-				return claimed
-			},
-			func(c idempotency.Claim, _ idempotency.Claimed) {
-				if _, err := other.Change(ctx, c.Key, idempotency.Change{State: idempotency.Released, Token: "another operator"}); err != nil {
-					t.Error(err)
-				}
-			},
-			idempotency.Precondition{State: idempotency.Complete}, idempotency.Precondition{State: idempotency.Released},
-		},
-		"something foreign is replaced": {
-			func(c idempotency.Claim) idempotency.Claimed {
-				command(t, server, "SET", named.record(c.Key), "foreign")
-				return idempotency.Claimed{}
-			},
-			func(c idempotency.Claim, _ idempotency.Claimed) {
-				command(t, server, "DEL", named.record(c.Key))
-				mustSettle(t, other, c, mustClaim(t, other, c, idempotency.Proceed).Record, kept(small))
-			},
-			idempotency.Precondition{State: idempotency.Unreadable}, idempotency.Precondition{State: idempotency.Complete},
-		},
+		"a lapsed claim is settled":     {acts["a run that lapses"], acts["it is settled"], idempotency.Lapsed, idempotency.Complete},
+		"a complete key is released":    {replaced, acts["another operator"], idempotency.Complete, idempotency.Released},
+		"something foreign is replaced": {foreign, replaced, idempotency.Unreadable, idempotency.Complete},
 	} {
 		t.Run(name, func(t *testing.T) {
 			command(t, server, "FLUSHALL")
 			c := claimOf("a", "token")
-			var claimed idempotency.Claimed
-			s := openMeddled(t, server.Addr, busyTimeout, forgetScript, map[int]func(){2: func() { test.meanwhile(c, claimed) }})
-			claimed = test.before(c)
-			test.now.ExecutionID = c.ExecutionID
-			err := s.Forget(ctx, c.Key, test.seen)
-			if changed, ok := errors.AsType[idempotency.ChangedError](err); !ok || changed.Now != test.now {
-				t.Errorf("forget: %v, want that it is %+v now", err, test.now)
+			s := openMeddled(t, server.Addr, busyTimeout, forgetScript, map[int]func(){2: func() { test.meanwhile(t, other, c) }})
+			test.before(t, other, c)
+			err := s.Forget(ctx, c.Key, idempotency.Precondition{State: test.seen})
+			now := idempotency.Precondition{ExecutionID: c.ExecutionID, State: test.now}
+			if changed, ok := errors.AsType[idempotency.ChangedError](err); !ok || changed.Now != now {
+				t.Errorf("forget: %v, want that it is %+v now", err, now)
 			}
-			if left := mustFind(t, other, c.Key); left.State != test.now.State {
+			if left := mustFind(t, other, c.Key); left.State != test.now {
 				t.Errorf("it left %+v", left)
 			}
 		})
@@ -147,8 +124,7 @@ func TestRecordChangesBeforeForget(t *testing.T) {
 
 // A value that caddy-dedup has not written is forgotten only as unreadable.
 func TestForgetForeignAsSeen(t *testing.T) {
-	server := redistest.Start(t)
-	s := closeAtEnd(t, openAt(t, server.Addr))
+	server, s := start(t)
 	for what, put := range map[string][]any{
 		"a text": {"SET", named.record(keyOf("a")), "foreign"},
 		"a list": {"RPUSH", named.record(keyOf("a")), "foreign"},

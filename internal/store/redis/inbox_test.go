@@ -16,13 +16,11 @@ import (
 	"go.uber.org/zap/zaptest/observer"
 
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
-	"github.com/caddy-dedup/caddy-dedup/internal/redistest"
 )
 
 // After its connection is killed, the inbox subscribes again.
 func TestInboxComesBack(t *testing.T) {
-	server := redistest.Start(t)
-	s := closeAtEnd(t, openAt(t, server.Addr))
+	server, s := start(t)
 	woken := make(chan idempotency.Key, 100)
 	defer s.Subscribe(func(key idempotency.Key) { woken <- key })()
 	waitFor := func(name string) {

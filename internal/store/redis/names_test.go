@@ -115,8 +115,7 @@ func sameKeys(a, b []idempotency.Key) bool {
 
 // The SCAN pattern matches records only, among everything that a store writes.
 func TestListTransfersRecordsOnly(t *testing.T) {
-	server := redistest.Start(t)
-	s := closeAtEnd(t, openAt(t, server.Addr))
+	server, s := start(t)
 	for name, settlement := range map[string]idempotency.Settlement{"large": kept(large), "released": released()} {
 		c := claimOf(name, "token")
 		mustSettle(t, s, c, mustClaim(t, s, c, idempotency.Proceed).Record, settlement)

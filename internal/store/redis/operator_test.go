@@ -120,64 +120,70 @@ func TestHungServerReleases(t *testing.T) {
 	}
 }
 
+// acts are what another process does with a key. Each returns the record of the run that is alive after it.
+var acts = map[string]func(t *testing.T, s *Store, c idempotency.Claim) *idempotency.Record{
+	"a run": func(t *testing.T, s *Store, c idempotency.Claim) *idempotency.Record {
+		return mustClaim(t, s, withToken(c, "next"), idempotency.Proceed).Record
+	},
+	"a whole run": func(t *testing.T, s *Store, c idempotency.Claim) *idempotency.Record {
+		next := withToken(c, "next")
+		mustSettle(t, s, next, mustClaim(t, s, next, idempotency.Proceed).Record, kept(small))
+		return nil
+	},
+	"a run that releases": func(t *testing.T, s *Store, c idempotency.Claim) *idempotency.Record {
+		mustSettle(t, s, c, mustClaim(t, s, c, idempotency.Proceed).Record, released())
+		return nil
+	},
+	"a run that lapses": func(t *testing.T, s *Store, c idempotency.Claim) *idempotency.Record {
+		lapsed(t, s, c)
+		return nil
+	},
+	"it is renewed": func(t *testing.T, s *Store, c idempotency.Claim) *idempotency.Record {
+		must(t, s.Renew(ctx, c))
+		return mustFind(t, s, c.Key)
+	},
+	"it is settled": func(t *testing.T, s *Store, c idempotency.Claim) *idempotency.Record {
+		mustSettle(t, s, c, mustFind(t, s, c.Key), kept(large))
+		return nil
+	},
+	"it is forgotten": func(t *testing.T, s *Store, c idempotency.Claim) *idempotency.Record {
+		must(t, s.Forget(ctx, c.Key, idempotency.Precondition{}))
+		return nil
+	},
+	"it is forgotten, and a run": func(t *testing.T, s *Store, c idempotency.Claim) *idempotency.Record {
+		must(t, s.Forget(ctx, c.Key, idempotency.Precondition{}))
+		return mustClaim(t, s, withToken(c, "next"), idempotency.Proceed).Record
+	},
+	"another operator": func(t *testing.T, s *Store, c idempotency.Claim) *idempotency.Record {
+		_, err := s.Change(ctx, c.Key, idempotency.Change{State: idempotency.Released, Token: "another operator"})
+		must(t, err)
+		return nil
+	},
+}
+
 // TestRecordChangesBeforeRelease changes the record between the lookup and the command. No live run may
 // lose its claim.
 func TestRecordChangesBeforeRelease(t *testing.T) {
-	server := redistest.Start(t)
-	other := closeAtEnd(t, openAt(t, server.Addr))
-	release := func(t *testing.T, c idempotency.Claim) idempotency.Claimed {
-		claimed := mustClaim(t, other, c, idempotency.Proceed)
-		mustSettle(t, other, c, claimed.Record, released())
-		return claimed
-	}
-	for name, test := range map[string]struct {
-		before    func(t *testing.T, c idempotency.Claim) idempotency.Claimed
-		meanwhile func(t *testing.T, c idempotency.Claim, claimed idempotency.Claimed) (running *idempotency.Record)
-		want      error
+	server, other := start(t)
+	for _, test := range []struct {
+		before, meanwhile string
+		want              error
 	}{
-		"a released key is claimed": {release, func(t *testing.T, c idempotency.Claim, _ idempotency.Claimed) *idempotency.Record {
-			return mustClaim(t, other, withToken(c, "next"), idempotency.Proceed).Record
-		}, idempotency.ErrInFlight},
-		"a lapsed claim is taken over": {func(t *testing.T, c idempotency.Claim) idempotency.Claimed { return lapsed(t, other, c) },
-			func(t *testing.T, c idempotency.Claim, _ idempotency.Claimed) *idempotency.Record {
-				return mustClaim(t, other, withToken(c, "next"), idempotency.Proceed).Record
-			}, idempotency.ErrInFlight},
-		"a lapsed claim is renewed": {func(t *testing.T, c idempotency.Claim) idempotency.Claimed { return lapsed(t, other, c) },
-			func(t *testing.T, c idempotency.Claim, claimed idempotency.Claimed) *idempotency.Record {
-				must(t, other.Renew(ctx, c))
-				return claimed.Record
-			}, idempotency.ErrInFlight},
-		"a lapsed claim is settled": {func(t *testing.T, c idempotency.Claim) idempotency.Claimed { return lapsed(t, other, c) },
-			func(t *testing.T, c idempotency.Claim, claimed idempotency.Claimed) *idempotency.Record {
-				mustSettle(t, other, c, claimed.Record, kept(large))
-				return nil
-			}, nil},
-		"a released key is claimed and settled": {release, func(t *testing.T, c idempotency.Claim, _ idempotency.Claimed) *idempotency.Record {
-			next := withToken(c, "next")
-			mustSettle(t, other, next, mustClaim(t, other, next, idempotency.Proceed).Record, kept(small))
-			return nil
-		}, nil},
-		"it is forgotten": {release, func(t *testing.T, c idempotency.Claim, _ idempotency.Claimed) *idempotency.Record {
-			must(t, other.Forget(ctx, c.Key, idempotency.Precondition{}))
-			return nil
-		}, idempotency.ErrGone},
-		"it is forgotten and claimed": {release, func(t *testing.T, c idempotency.Claim, _ idempotency.Claimed) *idempotency.Record {
-			must(t, other.Forget(ctx, c.Key, idempotency.Precondition{}))
-			return mustClaim(t, other, withToken(c, "next"), idempotency.Proceed).Record
-		}, idempotency.ErrInFlight},
-		"another operator releases it": {release, func(t *testing.T, c idempotency.Claim, _ idempotency.Claimed) *idempotency.Record {
-			if _, err := other.Change(ctx, c.Key, idempotency.Change{State: idempotency.Released, Token: "another operator"}); err != nil {
-				t.Fatalf("release: %v", err)
-			}
-			return nil
-		}, nil},
+		{"a run that releases", "a run", idempotency.ErrInFlight},
+		{"a run that lapses", "a run", idempotency.ErrInFlight},
+		{"a run that lapses", "it is renewed", idempotency.ErrInFlight},
+		{"a run that lapses", "it is settled", nil},
+		{"a run that releases", "a whole run", nil},
+		{"a run that releases", "it is forgotten", idempotency.ErrGone},
+		{"a run that releases", "it is forgotten, and a run", idempotency.ErrInFlight},
+		{"a run that releases", "another operator", nil},
 	} {
-		t.Run(name, func(t *testing.T) {
-			c := claimOf(name, "token")
-			claimed := test.before(t, c)
+		t.Run(test.before+", then "+test.meanwhile, func(t *testing.T) {
+			c := claimOf(t.Name(), "token")
+			acts[test.before](t, other, c)
 			var running, changed *idempotency.Record
 			s := openMeddled(t, server.Addr, busyTimeout, changeScript, map[int]func(){1: func() {
-				running = test.meanwhile(t, c, claimed)
+				running = acts[test.meanwhile](t, other, c)
 				changed, _, _ = other.Lookup(ctx, c.Key)
 			}})
 			found, err := s.Change(ctx, c.Key, idempotency.Change{State: idempotency.Released, Token: "operator"})
@@ -204,8 +210,7 @@ func TestRecordChangesBeforeRelease(t *testing.T) {
 
 // The value of a released key expires as before, and forgetting the key leaves nothing in Redis.
 func TestReleasedRecord(t *testing.T) {
-	server := redistest.Start(t)
-	s := closeAtEnd(t, openAt(t, server.Addr))
+	server, s := start(t)
 	complete := func(name string, size int) idempotency.Claim {
 		c := claimOf(name, "token")
 		mustSettle(t, s, c, mustClaim(t, s, c, idempotency.Proceed).Record, kept(size))
@@ -282,8 +287,7 @@ func TestCompletedRecord(t *testing.T) {
 
 // A key is released more often than its record can remember tokens.
 func TestReleasedOften(t *testing.T) {
-	server := redistest.Start(t)
-	s := closeAtEnd(t, openAt(t, server.Addr))
+	server, s := start(t)
 	c := claimOf("a", "token")
 	for i := range 12 {
 		c = withToken(c, fmt.Sprint("token", i))
@@ -301,63 +305,60 @@ func TestReleasedOften(t *testing.T) {
 // TestLostReplyToAnOperator loses the reply to an executed command. A claim between that command and the
 // next attempt is not lost.
 func TestLostReplyToAnOperator(t *testing.T) {
-	server := redistest.Start(t)
-	other := closeAtEnd(t, openAt(t, server.Addr))
+	server, other := start(t)
 	next := withToken(claimOf("a", ""), "next")
 	next.Force = true // for the key that is complete
-	claim := func() { mustClaim(t, other, next, idempotency.Proceed) }
-	for name, test := range map[string]struct {
-		meanwhile      func()
-		change, forget error
-	}{
-		"and nothing else":    {func() {}, nil, nil},
-		"and the key claimed": {claim, nil, idempotency.ErrInFlight},
-	} {
-		t.Run(name, func(t *testing.T) {
-			for what, script := range map[string]*script{"release": changeScript, "complete": changeScript, "forget": forgetScript} {
-				change := map[string]idempotency.Change{
-					"release":  {State: idempotency.Released, Token: "operator"},
-					"complete": {State: idempotency.Complete, Token: "operator", Response: kept(large).Response},
-				}[what]
+	for _, claims := range []bool{false, true} {
+		for what, test := range map[string]struct {
+			script *script
+			at     int // which one of its commands
+			change idempotency.Change
+		}{
+			"release":  {changeScript, 1, idempotency.Change{State: idempotency.Released, Token: "operator"}},
+			"complete": {changeScript, 1, idempotency.Change{State: idempotency.Complete, Token: "operator", Response: kept(large).Response}},
+			"forget":   {forgetScript, 2, idempotency.Change{}},
+		} {
+			t.Run(fmt.Sprint(what, ", then a claim: ", claims), func(t *testing.T) {
 				command(t, server, "FLUSHALL")
 				p := startProxy(t, listen(t), server.Addr)
-				lose, at := func() { p.lose.Store(1) }, map[string]int{"release": 1, "complete": 1, "forget": 2}[what]
-				s := openMeddled(t, p.addr, busyTimeout, script, map[int]func(){at: lose, at + 1: test.meanwhile})
+				s := openMeddled(t, p.addr, busyTimeout, test.script, map[int]func(){
+					test.at: func() { p.lose.Store(1) },
+					test.at + 1: func() {
+						if claims {
+							mustClaim(t, other, next, idempotency.Proceed)
+						}
+					},
+				})
 				c := claimOf("a", "token")
 				mustSettle(t, s, c, mustClaim(t, s, c, idempotency.Proceed).Record, released())
-				var err error
-				want := test.change
 				if what != "forget" {
-					var found *idempotency.Record
-					if found, err = s.Change(ctx, c.Key, change); err == nil && found.Token != c.Token {
-						t.Errorf("%s found %+v; want what was there at first", what, found)
+					found, err := s.Change(ctx, c.Key, test.change)
+					if err != nil || found.Token != c.Token {
+						t.Errorf("found %+v, %v; want what was there at first", found, err)
 					}
+				} else if err := s.Forget(ctx, c.Key, idempotency.Precondition{}); claims {
+					wantErr(t, err, idempotency.ErrInFlight)
 				} else {
-					err, want = s.Forget(ctx, c.Key, idempotency.Precondition{}), test.forget
-				}
-				if !errors.Is(err, want) {
-					t.Errorf("%s: %v, want %v", what, err, want)
+					must(t, err)
 				}
 				if left := p.lose.Load(); left != 0 {
-					t.Fatalf("%s: no reply was lost", what)
+					t.Fatal("no reply was lost")
 				}
-				record, _, err := other.Lookup(ctx, c.Key)
-				if err != nil {
-					t.Fatal(err)
-				}
-				switch {
-				case name == "and the key claimed":
+				switch record, _, err := other.Lookup(ctx, c.Key); {
+				case err != nil:
+					t.Error(err)
+				case claims:
 					if record == nil || record.State != idempotency.InFlight || record.Token != next.Token {
-						t.Errorf("%s: the claim is lost: %+v", what, record)
+						t.Errorf("the claim is lost: %+v", record)
 					}
-				case what != "forget":
-					if record == nil || record.State != change.State || record.Token != "operator" {
-						t.Errorf("%s leaves %+v", what, record)
+				case what == "forget":
+					if record != nil {
+						t.Errorf("forgotten it is %+v", record)
 					}
-				case record != nil:
-					t.Errorf("forgotten it is %+v", record)
+				case record == nil || record.State != test.change.State || record.Token != "operator":
+					t.Errorf("it leaves %+v", record)
 				}
-			}
-		})
+			})
+		}
 	}
 }

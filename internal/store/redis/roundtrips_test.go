@@ -8,7 +8,6 @@ import (
 	goredis "github.com/redis/go-redis/v9"
 
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
-	"github.com/caddy-dedup/caddy-dedup/internal/redistest"
 )
 
 // trips counts the round trips of a client: a command or a pipeline each.
@@ -31,8 +30,7 @@ func (h *trips) ProcessPipelineHook(next goredis.ProcessPipelineHook) goredis.Pr
 }
 
 func TestRoundTrips(t *testing.T) {
-	server := redistest.Start(t)
-	s := closeAtEnd(t, openAt(t, server.Addr))
+	server, s := start(t)
 	for _, warm := range []string{"warm", "warmer"} { // the connection is made, and the time and the scripts are known
 		c := claimOf(warm, warm)
 		c.Waits = true

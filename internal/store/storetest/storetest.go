@@ -106,7 +106,7 @@ func (f *fixture) short() time.Duration {
 	case f.options.Advance != nil:
 		return time.Minute
 	case f.options.Parallel: // the subtests slow each other down
-		return time.Second
+		return 500 * time.Millisecond
 	default:
 		return 300 * time.Millisecond
 	}
