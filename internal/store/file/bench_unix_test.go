@@ -73,9 +73,7 @@ func inParallel(tb testing.TB, callers, n int, f func(i int) error) {
 func openForBench(tb testing.TB) *Store {
 	tb.Helper()
 	s, err := Open(tb.TempDir()+"/keys", zap.NewNop())
-	if err != nil {
-		tb.Fatal(err)
-	}
+	must(tb, err)
 	tb.Cleanup(func() { _ = s.Close() })
 	return s
 }
@@ -180,9 +178,7 @@ func TestGrowth(t *testing.T) {
 	time.Sleep(time.Until(end.Add(sweepDelay)))
 	for expiring := time.Now(); ; {
 		due, err := s.database.expiries([]byte{expiryTable}, expiryName(end.UnixMilli(), idempotency.Key{}, ""), 1)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if len(due) == 0 {
 			t.Logf("all removed after %v", time.Since(expiring).Round(time.Second))
 			break

@@ -25,9 +25,7 @@ import (
 func segments(t *testing.T, path string) []string {
 	t.Helper()
 	found, err := filepath.Glob(filepath.Join(path, bodiesName, "*", "*"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return found
 }
 
@@ -227,9 +225,7 @@ func TestBodyThatCannotBeWritten(t *testing.T) {
 			wantErr(t, s.Settle(t.Context(), key("a"), record, completeAs(largeText("a"))), nil, name)
 			closeStore(t, s)
 			s, err := openIn(fs, storePath, zap.NewNop())
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			replays(t, s, "a", largeText("a"))
 			closeStore(t, s)
 		}

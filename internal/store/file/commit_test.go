@@ -170,9 +170,7 @@ func TestWritesThatAreGivenUp(t *testing.T) {
 func TestFlushThatEndsAfterAFailure(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d, err := openDatabase(newMemory(), "/", true, zap.NewNop())
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		w := &write{batch: d.db.NewBatch(), onResult: func(o writeResult) { t.Errorf("it finished with result %d", o) }, done: make(chan struct{})}
 		w.state.Store(writeStarted)
 		must(t, errors.Join(w.batch.Set([]byte("name"), nil, nil), d.db.ApplyNoSyncWait(w.batch, pebble.Sync)))

@@ -37,9 +37,7 @@ func TestDamagedStoreNeverAnswersWrongly(t *testing.T) {
 		t.Fatalf("tables: %v, %v", tables, err)
 	}
 	sound, err := os.ReadFile(tables[0])
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	random := rand.New(rand.NewPCG(11, 12))
 	unreadable, replayed := 0, 0
 	for range rounds {
@@ -94,9 +92,7 @@ func TestUnreadableValues(t *testing.T) {
 	change := func(at int) func(t *testing.T, s *Store) {
 		return func(t *testing.T, s *Store) {
 			value, err := s.database.get(valueName(a.Key, ""))
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			value[(at+len(value))%len(value)] ^= 0x11
 			set(t, s, valueName(a.Key, ""), value)
 		}
@@ -108,9 +104,7 @@ func TestUnreadableValues(t *testing.T) {
 		"nothing":  func(t *testing.T, s *Store) { set(t, s, valueName(a.Key, ""), nil) },
 		"of another key": func(t *testing.T, s *Store) {
 			value, err := s.database.get(valueName(key("b"), ""))
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			set(t, s, valueName(a.Key, ""), value)
 		},
 	} {

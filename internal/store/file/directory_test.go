@@ -38,9 +38,7 @@ func contents(t *testing.T, path string) map[string]string {
 		found[name] = string(content)
 		return err
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return found
 }
 

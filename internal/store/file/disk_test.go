@@ -165,9 +165,7 @@ func TestDiskThatFails(t *testing.T) {
 func TestAbandonedDatabaseWritesNothing(t *testing.T) {
 	d := newDisk(newMemory())
 	f, err := d.Create("/file", vfs.WriteCategoryUnspecified)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	d.fence()
 	wantErr(t, d.Remove("/file"), errAbandoned)
 	wantErr(t, f.Preallocate(0, 10), errAbandoned)
@@ -284,9 +282,7 @@ func TestHangingDisk(t *testing.T) {
 		applied := 0
 		for i := 3; i < 3000; i++ {
 			r, _, err := s.Lookup(t.Context(), key(fmt.Sprint("hangs ", i)))
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			if r != nil {
 				applied++
 			}

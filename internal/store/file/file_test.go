@@ -16,9 +16,7 @@ import (
 func TestStore(t *testing.T) {
 	open := func(t *testing.T, path string) idempotency.Store {
 		s, err := Open(path, zaptest.NewLogger(t))
-		if err != nil {
-			t.Fatalf("open: %v", err)
-		}
+		must(t, err)
 		return s
 	}
 	storetest.Run(t, func(t *testing.T) idempotency.Store { return open(t, newPath(t)) }, storetest.Options{

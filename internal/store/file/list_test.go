@@ -13,9 +13,7 @@ func TestListHasRunThatEndsMeanwhile(t *testing.T) {
 	it := &keyIterator{claimed: s.keys.claimed(nil)}
 	var err error
 	it.values, err = s.database.db.NewIter(&pebble.IterOptions{LowerBound: []byte{valueTable}, UpperBound: []byte{valueTable + 1}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer it.values.Close()
 	it.seek(nil)
 	must(t, s.Settle(t.Context(), key("a"), record, completeAs("body")))

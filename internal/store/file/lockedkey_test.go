@@ -12,9 +12,7 @@ func TestOperationThatWaitedDuringFailure(t *testing.T) {
 	must(t, keepAs(t.Context(), s, "a", completeAs("body")))
 	k := key("a")
 	c, err := s.keys.lock(t.Context(), k)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	failed := errors.New("the disk failed")
 	got := make(chan error, 1)
 	go func() {

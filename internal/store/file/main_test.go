@@ -42,13 +42,9 @@ func startChild(t *testing.T, name, path string) (cmd *exec.Cmd, in io.WriteClos
 	cmd.Env = append(os.Environ(), childVariable+"="+name)
 	cmd.Stderr = os.Stderr
 	in, err := cmd.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	out, err = cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	must(t, cmd.Start())
 	return cmd, in, out
 }
@@ -58,9 +54,7 @@ func newPath(t *testing.T) string { return filepath.Join(t.TempDir(), "data", "k
 func openStore(t *testing.T, fs vfs.FS, path string) *Store {
 	t.Helper()
 	s, err := openIn(fs, path, zaptest.NewLogger(t, zaptest.Level(zap.ErrorLevel)))
-	if err != nil {
-		t.Fatalf("open: %v", err)
-	}
+	must(t, err)
 	t.Cleanup(func() { _ = s.Close() })
 	return s
 }
@@ -174,5 +168,13 @@ func wantErr(t testing.TB, err, want error, context ...any) {
 	t.Helper()
 	if !errors.Is(err, want) {
 		t.Error(append(context, fmt.Sprintf("%v, want %v", err, want))...)
+	}
+}
+
+// equal checks a value, which what names.
+func equal[T comparable](t testing.TB, got, want T, what string, context ...any) {
+	t.Helper()
+	if got != want {
+		t.Error(append(context, fmt.Sprintf("%s: %v, want %v", what, got, want))...)
 	}
 }

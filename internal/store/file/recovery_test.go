@@ -130,9 +130,7 @@ func TestDiskThatFailsAgainAndAgain(t *testing.T) {
 			t.Errorf("the claim in doubt: %v, %v", got.Verdict, err)
 		}
 		closeStore(t, s)
-		if n := counted.open.Load(); n != 0 {
-			t.Errorf("%d files stay open", n)
-		}
+		equal(t, counted.open.Load(), 0, "files that stay open")
 	})
 }
 
@@ -156,9 +154,7 @@ func TestCloseOnADiskThatFails(t *testing.T) {
 				t.Errorf("it took %v", took)
 			}
 			synctest.Wait()
-			if n := counted.open.Load(); n != 0 {
-				t.Errorf("%d files are open", n)
-			}
+			equal(t, counted.open.Load(), 0, "files are open")
 			fs.set(nil)
 			s = openStore(t, fs, storePath)
 			replaysAll(t, s, 0, 50)

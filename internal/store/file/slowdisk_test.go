@@ -123,9 +123,7 @@ func TestSlowDiskWritesLargeBodiesOnce(t *testing.T) {
 		if took := time.Since(start); took > 60*time.Second { // the disk's own time is 40 s
 			t.Errorf("it took %v", took)
 		}
-		if written := fs.written.Load(); written != n*size {
-			t.Errorf("%d bytes of bodies were written, want %d", written, n*size)
-		}
+		equal(t, fs.written.Load(), n*size, "bytes of bodies were written")
 		if small < 10 {
 			t.Errorf("only %d small responses were kept meanwhile", small)
 		}
@@ -238,9 +236,7 @@ func TestBodiesAreWrittenInTurn(t *testing.T) {
 		late := claimed(t, s, claimOf("late"))
 		wantErr(t, s.Settle(timeoutContext(t, time.Second), key("late"), late, completeAs(largeText("late"))), context.DeadlineExceeded)
 		done.Wait()
-		if n := peak.Load(); n != 2 {
-			t.Errorf("%d bodies were written at a time, want 2", n)
-		}
+		equal(t, peak.Load(), 2, "bodies were written at a time")
 		wantErr(t, s.Settle(t.Context(), key("late"), late, completeAs(largeText("late"))), nil)
 		closeStore(t, s)
 	})

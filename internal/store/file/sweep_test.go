@@ -14,9 +14,7 @@ import (
 func names(t *testing.T, s *Store) map[byte]int {
 	t.Helper()
 	it, err := s.database.db.NewIter(nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer it.Close()
 	counts := make(map[byte]int)
 	for valid := it.First(); valid; valid = it.Next() {
@@ -162,9 +160,7 @@ func TestSweepRemovesBodies(t *testing.T) {
 		buckets := func() string {
 			t.Helper()
 			found, err := fs.List(s.bodies.root)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			return strings.Join(found, " ")
 		}
 		if got := buckets(); !strings.Contains(got, " ") {
@@ -173,9 +169,7 @@ func TestSweepRemovesBodies(t *testing.T) {
 		time.Sleep(time.Hour - time.Second)
 		replays(t, s, "a", largeText("a"))
 		time.Sleep(bucketInterval + bucketDelay + sweepInterval + time.Second)
-		if got := buckets(); got != "other" {
-			t.Errorf("there is %s", got)
-		}
+		equal(t, buckets(), "other", "names of buckets")
 		if r, err := s.Response(t.Context(), key("shared"), claimOf("shared").Token); r != nil || err != nil {
 			t.Errorf("a response that has expired before its record: %v, %v; want none", r, err)
 		}

@@ -89,9 +89,7 @@ func allow(o Options, servers ...*redistest.Server) {
 // docs/operations.md has the rules that the error after a NOPERM names.
 func TestAccessRulesOfThePage(t *testing.T) {
 	page, err := os.ReadFile("../../../docs/operations.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for _, rules := range []string{access(DefaultPrefix), sentinelAccess} {
 		if !strings.Contains(string(page), "\n"+rules+"\n") {
 			t.Errorf("operations.md lacks the line %s", rules)
@@ -107,9 +105,7 @@ func TestAccessRules(t *testing.T) {
 		Addresses: []string{server.Addr}, Username: username, Password: password, Timeout: busyTimeout,
 	}))
 	useAll(t, s)
-	if left := command(t, server, "DBSIZE"); left != int64(0) {
-		t.Errorf("%v keys left", left)
-	}
+	equal[any](t, command(t, server, "DBSIZE"), int64(0), "keys left")
 
 	command(t, server, "ACL", "SETUSER", "dedup", "-set")
 	claimed, err := s.Claim(ctx, claimOf("a", "token"))
@@ -158,9 +154,7 @@ func TestPasswords(t *testing.T) {
 func TestUnixSocketAndDatabase(t *testing.T) {
 	server := redistest.Start(t)
 	o, err := ParseURL(fmt.Sprintf("unix://%s?db=3", server.Socket))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	o.Timeout = busyTimeout
 	s := closeAtEnd(t, openWith(t, o))
 	mustClaim(t, s, claimOf("a", "token"), idempotency.Proceed)
@@ -250,15 +244,11 @@ func (c cutConn) Close() error {
 func knownTo(t *testing.T, certificates redistest.Certificates) *tls.Config {
 	t.Helper()
 	authority, err := os.ReadFile(certificates.CA)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	roots := x509.NewCertPool()
 	roots.AppendCertsFromPEM(authority)
 	pair, err := tls.LoadX509KeyPair(certificates.Cert, certificates.Key)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return &tls.Config{RootCAs: roots, Certificates: []tls.Certificate{pair}}
 }
 
@@ -276,8 +266,6 @@ func TestEvictionWarning(t *testing.T) {
 		s := closeAtEnd(t, openWith(t, Options{Addresses: []string{server.Addr}, Timeout: busyTimeout, Logger: zap.New(core)}))
 		mustClaim(t, s, claimOf("a", "token"), idempotency.Proceed)
 		mustClaim(t, s, claimOf("b", "token"), idempotency.Proceed)
-		if warned := logs.FilterMessageSnippet("may evict").Len(); warned != test.want {
-			t.Errorf("%v: %d warnings, want %d", test.args, warned, test.want)
-		}
+		equal(t, logs.FilterMessageSnippet("may evict").Len(), test.want, "warnings", test.args)
 	}
 }

@@ -117,9 +117,7 @@ func TestLookupTellsTheTime(t *testing.T) {
 	record := mustClaim(t, s, c, idempotency.Proceed).Record
 	s.pipes.to(target{node: s.client.(*goredis.Client)}).clock.ahead.Add(-time.Minute.Milliseconds())
 	_, now, err := s.Lookup(ctx, c.Key)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	settlement := kept(small)
 	mustSettle(t, s, c, record, settlement)
 	if expires, earliest := mustFind(t, s, c.Key).Expires, now.Add(settlement.Retention-time.Millisecond); expires.Before(earliest) {

@@ -122,16 +122,10 @@ func testClusterClocks(t *testing.T, cluster *redistest.Cluster, o Options) {
 		claim(master)
 	}
 	jumping, err := s.nodeOf(ctx, named.record(keyOf(namesOn(0, 3, "clock")())))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	s.pipes.to(target{node: jumping}).clock.ahead.Add(-time.Hour.Milliseconds())
 	for master, want := range map[int]int{1: 1, 2: 1} {
-		if sent := claim(master); sent != want {
-			t.Errorf("master %d, whose clock did not jump: %d claims sent, want %d", master, sent, want)
-		}
+		equal(t, claim(master), want, "claims sent to one whose clock did not jump", master)
 	}
-	if sent := claim(0); sent != 2 {
-		t.Errorf("the master whose clock jumped: %d claims sent, want 2", sent)
-	}
+	equal(t, claim(0), 2, "claims sent to the master whose clock jumped")
 }

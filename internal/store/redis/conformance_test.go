@@ -32,9 +32,7 @@ func damage(t *testing.T, store idempotency.Store, key idempotency.Key) {
 	s := store.(*Store)
 	client, name := s.client.(goredis.Cmdable), s.names.record(key)
 	value, err := client.Get(t.Context(), name).Result()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	p := readWritable(t, value)
 	p.record = "damaged"
 	must(t, client.Set(t.Context(), name, p.String(), goredis.KeepTTL).Err())

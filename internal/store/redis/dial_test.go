@@ -111,9 +111,7 @@ func TestDialEndsWithTheStore(t *testing.T) {
 				t.Fatal("a claim without a connection")
 			}
 		}
-		if n := dials.Load(); n != maxFlushes {
-			t.Errorf("%d dials within the time of one; want one for each of %d flushes", n, maxFlushes)
-		}
+		equal(t, dials.Load(), maxFlushes, "dials within the time of one")
 		wantErr(t, s.Close(), nil)
 		synctest.Wait()
 		if n := under.Load(); n != 0 || time.Since(start) >= dialTimeout {
@@ -126,9 +124,7 @@ func TestDialEndsWithTheStore(t *testing.T) {
 func resolver(t *testing.T, delay time.Duration, addresses ...string) *net.Resolver {
 	t.Helper()
 	server, err := net.ListenPacket("udp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { _ = server.Close() })
 	go func() {
 		query := make([]byte, 512)

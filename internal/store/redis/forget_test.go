@@ -135,12 +135,8 @@ func TestForgetForeignAsSeen(t *testing.T) {
 		if changed, ok := errors.AsType[idempotency.ChangedError](err); !ok || changed.Now.State != idempotency.Unreadable {
 			t.Errorf("%s, seen as complete: %v", what, err)
 		}
-		if left := command(t, server, "DBSIZE"); left != int64(1) {
-			t.Errorf("%s, seen as complete: %v keys are left", what, left)
-		}
+		equal[any](t, command(t, server, "DBSIZE"), int64(1), "keys are left, seen as complete", what)
 		wantErr(t, s.Forget(ctx, keyOf("a"), idempotency.Precondition{State: idempotency.Unreadable}), nil, what)
-		if left := command(t, server, "DBSIZE"); left != int64(0) {
-			t.Errorf("%s, seen as unreadable: %v keys are left", what, left)
-		}
+		equal[any](t, command(t, server, "DBSIZE"), int64(0), "keys are left, seen as unreadable", what)
 	}
 }

@@ -146,14 +146,10 @@ func TestInboxLogsRarely(t *testing.T) {
 		s.inbox.mu.Unlock()
 		must(t, current.Close())
 		time.Sleep(14 * time.Minute)
-		if logged := logs.FilterMessageSnippet("not subscribed").Len(); logged != 3 {
-			t.Errorf("%d log entries in 14 minutes; want one every 5 minutes", logged)
-		}
+		equal(t, logs.FilterMessageSnippet("not subscribed").Len(), 3, "log entries in 14 minutes")
 		unavailable.Store(false)
 		time.Sleep(maxPause)
 		synctest.Wait()
-		if logged := logs.FilterMessageSnippet("subscribed to the ends of other replicas' runs again").Len(); logged != 1 {
-			t.Errorf("%d log entries that it is subscribed again, want 1", logged)
-		}
+		equal(t, logs.FilterMessageSnippet("subscribed to the ends of other replicas' runs again").Len(), 1, "log entries that it is subscribed again")
 	})
 }

@@ -104,9 +104,7 @@ func claimWithLostReplies(t *testing.T, o Options, flush func(), fresh func() st
 func mustClaimAny(t *testing.T, s *Store, c idempotency.Claim) idempotency.Verdict {
 	t.Helper()
 	claimed, err := s.Claim(ctx, c)
-	if err != nil {
-		t.Fatalf("claim %s: %v", c.Token, err)
-	}
+	must(t, err, c.Token)
 	return claimed.Verdict
 }
 

@@ -59,9 +59,7 @@ func TestPrefixesShareNothing(t *testing.T) {
 			}
 			for i, s := range stores {
 				replayed := mustClaim(t, s, claimOf("a", "again"), idempotency.ReplayKept)
-				if n := len(replayed.Response.Body); n != large+i {
-					t.Errorf("%q replays %d bytes, want %d", s.options.Prefix, n, large+i)
-				}
+				equal(t, len(replayed.Response.Body), large+i, "bytes replayed", s.options.Prefix)
 				want := []idempotency.Key{c.Key, keyOf(fmt.Sprint(i))}
 				if got := listAll(t, s); !sameKeys(got, want) {
 					t.Errorf("%q lists %v, want %v", s.options.Prefix, got, want)
@@ -93,9 +91,7 @@ func listAll(t *testing.T, s *Store) []idempotency.Key {
 	var keys []idempotency.Key
 	for cursor, first := "", true; first || cursor != ""; first = false {
 		page, next, err := s.List(ctx, cursor, 10)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		for _, listed := range page {
 			if listed.Unreadable != nil {
 				t.Fatal(listed.Unreadable)

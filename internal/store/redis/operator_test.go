@@ -231,9 +231,7 @@ func TestReleasedRecord(t *testing.T) {
 			if _, err := s.Change(ctx, c.Key, idempotency.Change{State: idempotency.Released, Token: "operator"}); err != nil {
 				t.Fatalf("%s: release: %v", name, err)
 			}
-			if at := command(t, server, "PEXPIRETIME", record); at != expires.UnixMilli() {
-				t.Errorf("%s: the released record expires at %v, want %v", name, at, expires.UnixMilli())
-			}
+			equal[any](t, command(t, server, "PEXPIRETIME", record), expires.UnixMilli(), "the released record expires at", name)
 			if released := mustFind(t, s, c.Key); !released.Expires.Equal(expires) {
 				t.Errorf("%s: the released record says that it expires at %v, want %v", name, released.Expires, expires)
 			}
@@ -267,9 +265,7 @@ func TestCompletedRecord(t *testing.T) {
 			t.Fatalf("complete: %v", err)
 		}
 		expires := mustFind(t, s, c.Key).Expires.UnixMilli()
-		if at := command(t, server, "PEXPIRETIME", named.record(c.Key)); at != expires {
-			t.Errorf("the completed record expires at %v, want %v", at, expires)
-		}
+		equal[any](t, command(t, server, "PEXPIRETIME", named.record(c.Key)), expires, "the completed record expires at")
 		if size == large {
 			if at := command(t, server, "PEXPIRETIME", named.response(c.Key, "operator")); at != expires+responseMargin.Milliseconds() {
 				t.Errorf("its body expires at %v, want %v later than %v", at, responseMargin, expires)
@@ -279,9 +275,7 @@ func TestCompletedRecord(t *testing.T) {
 			t.Errorf("its response is %v, %v", got != nil, err)
 		}
 		must(t, s.Forget(ctx, c.Key, idempotency.Precondition{}))
-		if n := command(t, server, "DBSIZE"); n != int64(0) {
-			t.Errorf("%v keys are left: %v", n, command(t, server, "KEYS", "*"))
-		}
+		equal[any](t, command(t, server, "DBSIZE"), int64(0), "keys are left", command(t, server, "KEYS", "*"))
 	}
 }
 
@@ -297,9 +291,7 @@ func TestReleasedOften(t *testing.T) {
 		}
 	}
 	want := "token11 operator10 token10 operator9 token9 operator8 token8 operator7"
-	if got := valueOf(t, server, c.Key).earlier; got != want {
-		t.Errorf("the record remembers %q, want %q", got, want)
-	}
+	equal(t, valueOf(t, server, c.Key).earlier, want, "the record remembers")
 }
 
 // TestLostReplyToAnOperator loses the reply to an executed command. A claim between that command and the

@@ -42,7 +42,5 @@ func TestNextServer(t *testing.T) {
 	if len(warned) != 2 || warned[0] != "allkeys-lru" || warned[1] != "volatile-lru" {
 		t.Errorf("warned of %v; want both servers", warned)
 	}
-	if n := logs.FilterMessageSnippet("another redis server than before").Len(); n != 1 {
-		t.Errorf("%d log lines of another server, want 1", n)
-	}
+	equal(t, logs.FilterMessageSnippet("another redis server than before").Len(), 1, "log lines of another server")
 }

@@ -71,9 +71,7 @@ func TestWaitReplicas(t *testing.T) {
 	}
 
 	settleMany(t, s, small, claimMany(t, s, "many ", 50))
-	if n := s.Unreplicated(); n != 0 {
-		t.Errorf("%d responses were answered without their replica", n)
-	}
+	equal(t, s.Unreplicated(), 0, "responses were answered without their replica")
 	// A settlement that keeps no response does not wait.
 	waits := s.waitingFlushes()
 	d := claimOf("released", "token")
@@ -125,12 +123,8 @@ func stalled(t *testing.T, size int) {
 	if n := s.waitingFlushes(); n > poolSize {
 		t.Errorf("%d responses went out in %d flushes", settlements, n)
 	}
-	if n := s.Unreplicated(); n != settlements {
-		t.Errorf("%d of %d responses are counted", n, settlements)
-	}
-	if n := logs.FilterMessageSnippet("before it is known to be on the replicas").Len(); n != settlements {
-		t.Errorf("%d of %d responses are logged", n, settlements)
-	}
+	equal(t, s.Unreplicated(), settlements, "responses are counted")
+	equal(t, logs.FilterMessageSnippet("before it is known to be on the replicas").Len(), settlements, "responses are logged")
 	for name := range records {
 		mustClaim(t, s, claimOf(name, "again"), idempotency.ReplayKept)
 	}
@@ -166,12 +160,8 @@ func TestWaitReplicasWithoutReply(t *testing.T) {
 	record := mustClaim(t, s, c, idempotency.Proceed).Record
 	replica.Pause()
 	mustSettle(t, s, c, record, kept(small))
-	if n := s.Unreplicated(); n != 1 {
-		t.Errorf("%d responses are counted", n)
-	}
-	if n := calls(t, master)["evalsha"]; n != 1 {
-		t.Errorf("it was sent %d times", n)
-	}
+	equal(t, s.Unreplicated(), 1, "responses are counted")
+	equal(t, calls(t, master)["evalsha"], 1, "times sent")
 }
 
 // While fewer replicas than wait_replicas are connected, settlements do not wait, and the store logs only

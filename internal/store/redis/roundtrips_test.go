@@ -92,14 +92,8 @@ func TestRoundTrips(t *testing.T) {
 		tripsBefore, callsBefore := count.n.Load(), calls(t, server)
 		step.do()
 		callsAfter := calls(t, server)
-		if n := count.n.Load() - tripsBefore; n != step.trips {
-			t.Errorf("%s: %d round trips, want %d", step.what, n, step.trips)
-		}
-		if n := callsAfter["evalsha"] - callsBefore["evalsha"]; n != step.evalshas {
-			t.Errorf("%s: %d EVALSHA, want %d", step.what, n, step.evalshas)
-		}
-		if n := callsAfter["eval"] - callsBefore["eval"]; n != 0 {
-			t.Errorf("%s: %d EVAL, want none", step.what, n)
-		}
+		equal(t, count.n.Load()-tripsBefore, step.trips, "round trips", step.what)
+		equal(t, callsAfter["evalsha"]-callsBefore["evalsha"], step.evalshas, "EVALSHA", step.what)
+		equal(t, callsAfter["eval"]-callsBefore["eval"], 0, "EVAL", step.what)
 	}
 }

@@ -68,11 +68,7 @@ func TestWaitReplicasChanges(t *testing.T) {
 		s.Tune(busyTimeout, replicas)
 		before := s.waitingFlushes()
 		settleMany(t, s, small, claimMany(t, s, string(rune('a'+i)), 1))
-		if n := s.waitingFlushes() - before; n != int64(replicas) {
-			t.Errorf("for %d replicas, %d flushes waited", replicas, n)
-		}
+		equal(t, s.waitingFlushes()-before, int64(replicas), "flushes waited for replicas", replicas)
 	}
-	if n := s.Unreplicated(); n != 0 {
-		t.Errorf("%d responses are on no replica", n)
-	}
+	equal(t, s.Unreplicated(), 0, "responses are on no replica")
 }

@@ -41,9 +41,7 @@ func (f *fixture) find(limit int, ids ...string) map[idempotency.Key]idempotency
 	cursor := ""
 	for range 10_000 {
 		page, next, err := f.peer.Find(f.ctx, beginningsOf(ids...), cursor, limit)
-		if err != nil {
-			f.Fatalf("find from %q: %v", cursor, err)
-		}
+		f.must(err, cursor)
 		if len(page) > limit && !f.options.LongPages {
 			f.Fatalf("a page of %d records, asked for %d", len(page), limit)
 		}

@@ -28,9 +28,7 @@ func (f *fixture) listWhile(change func(page []idempotency.Listed)) {
 	cursor, listed := "", 0
 	for range keys {
 		page, next, err := f.peer.List(f.ctx, cursor, 30)
-		if err != nil {
-			f.Fatalf("list from %q: %v", cursor, err)
-		}
+		f.must(err, cursor)
 		for _, one := range page {
 			delete(stay, one.Key)
 		}
@@ -74,9 +72,7 @@ func (f *fixture) pageThrough(limit int) map[idempotency.Key]*idempotency.Record
 	cursor := ""
 	for range 100_000 {
 		page, next, err := f.peer.List(f.ctx, cursor, limit)
-		if err != nil {
-			f.Fatalf("list from %q: %v", cursor, err)
-		}
+		f.must(err, cursor)
 		if len(page) > limit && !f.options.LongPages {
 			f.Fatalf("a page of %d records, asked for %d", len(page), limit)
 		}

@@ -71,9 +71,7 @@ func releaseAnyState(f *fixture) {
 	for name := range ends {
 		c, before := f.endedAs(name)
 		found, err := f.store.Change(f.ctx, c.Key, releasing)
-		if err != nil {
-			f.Fatalf("release, %s: %v", name, err)
-		}
+		f.must(err, name)
 		f.sameRecord("found by release, "+name, found, before)
 		want := *before
 		want.Reason = releasing.Reason
@@ -130,9 +128,7 @@ func completeAnyState(f *fixture) {
 			c, before := f.endedAs(name)
 			change := completing(body)
 			found, err := f.store.Change(f.ctx, c.Key, change)
-			if err != nil {
-				f.Fatalf("complete, %s, %s: %v", name, size, err)
-			}
+			f.must(err, name, size)
 			f.sameRecord("found by complete, "+name, found, before)
 			want, got := *before, f.lookup(c.Key)
 			want.State, want.Token, want.Reason, want.Status = idempotency.Complete, "operator", change.Reason, 202

@@ -67,9 +67,7 @@ func releasedResponse(f *fixture) {
 	f.pass(f.short())
 	for _, store := range []idempotency.Store{f.store, f.peer} {
 		response, err := store.Response(f.ctx, k, claimed.Record.Token)
-		if err != nil {
-			f.Fatalf("response: %v", err)
-		}
+		f.must(err)
 		f.sameResponse("of a released run", response, s.Response)
 	}
 
