@@ -9,11 +9,6 @@ import (
 var claimTests = []subtest{
 	{"a fresh key is claimed", freshKey},
 	{"the same token again is the same claim", sameToken},
-	{"a second token waits", secondToken},
-	{"another fingerprint is refused in flight", reusedInFlight},
-	{"another fingerprint is refused on a complete key", reusedComplete},
-	{"a missing fingerprint is not compared", fingerprintMissing},
-	{"a request within the run in flight is refused", withinRun},
 	{"a claim whose context has ended writes nothing", endedContext},
 	{"lookup of an unknown key finds nothing", unknownKey},
 	{"callers share no memory with the store", noAliases},
@@ -64,67 +59,6 @@ func sameToken(f *fixture) {
 	if again := f.claim(lapsing, idempotency.Proceed); again.Record.Attempt != 1 {
 		f.Errorf("retried after its own lease it is attempt %d, want 1", again.Record.Attempt)
 	}
-}
-
-func secondToken(f *fixture) {
-	first := f.claim(f.newClaim(key("a")), idempotency.Proceed)
-	second := f.claimAt(f.peer, f.newClaim(key("a")), idempotency.WaitForRun)
-	f.sameRecord("what the second found", second.Record, first.Record)
-	if second.Previous != nil || second.Response != nil {
-		f.Errorf("a claim that waits got a previous record %+v, a response %v", second.Previous, second.Response)
-	}
-	f.sameRecord("lookup", f.lookup(key("a")), first.Record)
-}
-
-func reusedInFlight(f *fixture) {
-	c := f.newClaim(key("a"))
-	c.Fingerprints = []string{"body:1"}
-	first := f.claim(c, idempotency.Proceed)
-	other := f.newClaim(key("a"))
-	other.Fingerprints = []string{"body:2"}
-	refused := f.claim(other, idempotency.RefuseReused)
-	f.sameRecord("what the refused claim found", refused.Record, first.Record)
-	f.sameRecord("lookup", f.lookup(key("a")), first.Record)
-}
-
-func reusedComplete(f *fixture) {
-	c := f.newClaim(key("a"))
-	c.Fingerprints = []string{"body:1"}
-	first := f.claim(c, idempotency.Proceed)
-	f.settle(c.Key, first.Record, complete("kept"))
-	settled := f.lookup(c.Key)
-	other := f.newClaim(key("a"))
-	other.Fingerprints = []string{"body:2"}
-	refused := f.claim(other, idempotency.RefuseReused)
-	if refused.Response != nil {
-		f.Error("a refused claim got the response of another request")
-	}
-	f.sameRecord("lookup", f.lookup(key("a")), settled)
-	same := f.newClaim(key("a"))
-	same.Fingerprints = []string{"body:1"}
-	f.claim(same, idempotency.ReplayKept)
-}
-
-func fingerprintMissing(f *fixture) {
-	c := f.newClaim(key("a"))
-	c.Fingerprints = []string{"body:1"}
-	f.claim(c, idempotency.Proceed)
-	f.claim(f.newClaim(key("a")), idempotency.WaitForRun)
-	other := f.newClaim(key("a"))
-	other.Fingerprints = []string{"json:2"}
-	f.claim(other, idempotency.WaitForRun)
-}
-
-func withinRun(f *fixture) {
-	c := f.newClaim(key("a"))
-	first := f.claim(c, idempotency.Proceed)
-	inner := f.newClaim(key("a"))
-	inner.Within = c.ExecutionID
-	f.claimAt(f.peer, inner, idempotency.RefuseLoop)
-	f.sameRecord("lookup", f.lookup(key("a")), first.Record)
-	other := f.newClaim(key("a"))
-	other.Within = other.ExecutionID
-	f.claim(other, idempotency.WaitForRun)
 }
 
 func endedContext(f *fixture) {

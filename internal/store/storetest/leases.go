@@ -13,7 +13,6 @@ var leaseTests = []subtest{
 	{"a lapsed claim that holds is refused", lapsedHold},
 	{"a late owner settles unless its claim was taken over", lateButOwner},
 	{"renew prolongs lease and life", renewProlongs},
-	{"renew of a settled claim changes nothing", renewSettled},
 	{"a late owner is fenced", fencedOwner},
 	{"a claim whose record is gone cannot go on", goneRecord},
 	{"a claim that the store lost over an earlier record is gone", lostClaim},
@@ -77,18 +76,6 @@ func renewProlongs(f *fixture) {
 	f.sameRecord("all else", renewed, &want)
 	f.pass(3 * f.short())
 	f.claim(f.newClaim(c.Key), idempotency.WaitForRun)
-}
-
-func renewSettled(f *fixture) {
-	for _, s := range []idempotency.Settlement{complete("kept"), release(true, "released"), hold()} {
-		c := f.newClaim(key(string(s.State)))
-		claimed := f.claim(c, idempotency.Proceed)
-		f.settle(c.Key, claimed.Record, s)
-		settled := f.lookup(c.Key)
-		c.Retention = 48 * long
-		f.must(f.store.Renew(f.ctx, c), s.State)
-		f.sameRecord("after renew", f.lookup(c.Key), settled)
-	}
 }
 
 func fencedOwner(f *fixture) {

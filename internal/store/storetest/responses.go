@@ -9,7 +9,6 @@ import (
 var responseTests = []subtest{
 	{"a response comes back as it was", identicalResponses},
 	{"the response of a released run is there for those who waited", releasedResponse},
-	{"another run leaves the response of a released run alone", releasedResponseBesideNextRun},
 	{"a response belongs to its token", responseOfToken},
 }
 
@@ -82,20 +81,6 @@ func releasedResponse(f *fixture) {
 	if record := f.lookup(k); record.State != idempotency.Released || record.Status != 503 {
 		f.Errorf("the record went with the response: %+v", record)
 	}
-}
-
-func releasedResponseBesideNextRun(f *fixture) {
-	k := key("a")
-	first := f.claim(f.newClaim(k), idempotency.Proceed)
-	f.settle(k, first.Record, release(true, "first"))
-	second := f.claim(f.newClaim(k), idempotency.Proceed)
-	f.sameResponse("while the next run is in flight", f.response(k, first.Record.Token), answer(503, "first"))
-	f.settle(k, second.Record, release(true, "second"))
-	f.sameResponse("after the next run", f.response(k, first.Record.Token), answer(503, "first"))
-	third := f.claim(f.newClaim(k), idempotency.Proceed)
-	f.settle(k, third.Record, complete("third"))
-	f.sameResponse("after the last run", f.response(k, first.Record.Token), answer(503, "first"))
-	f.sameResponse("of the second run", f.response(k, second.Record.Token), answer(503, "second"))
 }
 
 func responseOfToken(f *fixture) {

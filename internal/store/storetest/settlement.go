@@ -2,17 +2,14 @@ package storetest
 
 import (
 	"errors"
+	"fmt"
 	"time"
 
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
 
 var settleTests = []subtest{
-	{"a complete key is replayed", completeReplays},
-	{"a released key runs again", releasedRunsAgain},
-	{"the attempt counter outlives a release", attemptCounter},
-	{"a held key stays held", heldStays},
-	{"settling twice does nothing", settleTwice},
+	{"a settled key has its record and its response", settledKeys},
 	{"a withdrawn claim that was not executed leaves nothing", withdrawsNothing},
 }
 
@@ -37,98 +34,24 @@ func (f *fixture) checkSettled(k idempotency.Key, claimed *idempotency.Record, s
 	return got
 }
 
-func completeReplays(f *fixture) {
-	k := key("a")
-	claimed := f.claim(f.newClaim(k), idempotency.Proceed)
-	s := complete("kept")
-	before := f.now()
-	f.settle(k, claimed.Record, s)
-	settled := f.checkSettled(k, claimed.Record, s, before, f.now())
-	for _, store := range []idempotency.Store{f.store, f.peer} {
-		replayed := f.claimAt(store, f.newClaim(k), idempotency.ReplayKept)
-		f.sameRecord("the replay's record", replayed.Record, settled)
-		f.sameResponse("the replay", replayed.Response, s.Response)
-		if replayed.Previous != nil {
-			f.Errorf("a replay has a previous record: %+v", replayed.Previous)
-		}
-	}
-	f.sameResponse("by its token", f.response(k, claimed.Record.Token), s.Response)
-}
-
-func releasedRunsAgain(f *fixture) {
-	k := key("a")
-	c := f.newClaim(k)
-	c.Fingerprints = []string{"body:1"}
-	first := f.claim(c, idempotency.Proceed)
-	s := release(true, "busy")
-	before := f.now()
-	f.settle(k, first.Record, s)
-	released := f.checkSettled(k, first.Record, s, before, f.now())
-	again := f.newClaim(k)
-	again.Fingerprints = []string{"body:2"}
-	second := f.claimAt(f.peer, again, idempotency.Proceed)
-	f.sameRecord("what the second run found", second.Previous, released)
-	if second.Record.State != idempotency.InFlight || second.Record.Status != 0 || second.Record.Fingerprint != "body:2" {
-		f.Errorf("the second run: %+v", second.Record)
-	}
-
-	// A settlement without a response keeps none.
-	s = idempotency.Settlement{State: idempotency.Released, Retention: long, AnswerRetention: long}
-	f.settle(k, second.Record, s)
-	if response := f.response(k, again.Token); response != nil {
-		f.Errorf("a run that had no answer has a response: %+v", response)
-	}
-}
-
-func attemptCounter(f *fixture) {
-	k := key("a")
-	attempt := 1
-	for _, counted := range []bool{true, false, false, true, true, false} {
+func settledKeys(f *fixture) {
+	for i, s := range []idempotency.Settlement{release(true, "busy"), release(false, "busy"), hold(), complete("kept")} {
+		k := key(fmt.Sprint(i))
 		claimed := f.claim(f.newClaim(k), idempotency.Proceed)
-		if claimed.Record.Attempt != attempt {
-			f.Fatalf("attempt %d, want %d", claimed.Record.Attempt, attempt)
-		}
-		f.settle(k, claimed.Record, release(counted, "busy"))
-		if counted {
-			attempt++
-		}
-		if got := f.lookup(k).Attempt; got != attempt-1 {
-			f.Fatalf("released, counted %v: attempt %d, want %d", counted, got, attempt-1)
-		}
-	}
-}
-
-func heldStays(f *fixture) {
-	k := key("a")
-	claimed := f.claim(f.newClaim(k), idempotency.Proceed)
-	s := hold()
-	before := f.now()
-	f.settle(k, claimed.Record, s)
-	held := f.checkSettled(k, claimed.Record, s, before, f.now())
-	f.pass(3 * f.short())
-	refused := f.claim(f.newClaim(k), idempotency.RefuseHeld)
-	f.sameRecord("what the refused claim found", refused.Record, held)
-	same := f.newClaim(k)
-	same.Token = claimed.Record.Token
-	f.claim(same, idempotency.RefuseHeld)
-	f.sameRecord("lookup", f.lookup(k), held)
-}
-
-func settleTwice(f *fixture) {
-	settlements := []idempotency.Settlement{complete("first"), release(true, "first"), hold()}
-	for _, first := range settlements {
-		k := key(string(first.State))
-		claimed := f.claim(f.newClaim(k), idempotency.Proceed)
-		f.settle(k, claimed.Record, first)
-		settled := f.lookup(k)
-		kept := f.response(k, claimed.Record.Token)
-		for _, second := range settlements {
-			if second.Response != nil {
-				second.Response = answer(299, "second")
+		before := f.now()
+		f.settle(k, claimed.Record, s)
+		settled := f.checkSettled(k, claimed.Record, s, before, f.now())
+		f.sameResponse("by its token", f.response(k, claimed.Record.Token), s.Response)
+		for _, store := range []idempotency.Store{f.store, f.peer} {
+			if s.State != idempotency.Complete {
+				continue
 			}
-			f.settle(k, claimed.Record, second)
-			f.sameRecord("settled again as "+string(second.State), f.lookup(k), settled)
-			f.sameResponse("settled again as "+string(second.State), f.response(k, claimed.Record.Token), kept)
+			replayed := f.claimAt(store, f.newClaim(k), idempotency.ReplayKept)
+			f.sameRecord("the replay's record", replayed.Record, settled)
+			f.sameResponse("the replay", replayed.Response, s.Response)
+			if replayed.Previous != nil {
+				f.Errorf("a replay has a previous record: %+v", replayed.Previous)
+			}
 		}
 	}
 }
