@@ -9,9 +9,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"go.uber.org/zap"
-	"go.uber.org/zap/zaptest/observer"
-
 	"github.com/caddy-dedup/caddy-dedup/internal/engine"
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 	"github.com/caddy-dedup/caddy-dedup/internal/store/memory"
@@ -23,16 +20,16 @@ type inMemory struct{ *link }
 func (inMemory) InProcess() {}
 
 // newInMemory returns the only replica of a memory store with this limit.
-func newInMemory(t *testing.T, limit int64) (*replica, *observer.ObservedLogs) {
+func newInMemory(t *testing.T, limit int64) *replica {
 	store := memory.New(limit)
 	t.Cleanup(func() { _ = store.Close() })
 	r := &replica{t: t, link: newLink(store)}
-	core, logged := observer.New(zap.WarnLevel)
 	options := someOptions()
-	options.Observer, options.Logger = &r.observer, zap.New(core)
+	options.Observer = &r.observer
+	options.Logger, r.logged = observed()
 	r.Engine = engine.New(inMemory{r.link}, options)
 	t.Cleanup(func() { _ = r.Engine.Close() })
-	return r, logged
+	return r
 }
 
 // nth returns someRequest with the nth key.
@@ -59,7 +56,7 @@ func wantFull(t *testing.T, d engine.Decision) {
 // runs that were in flight together. A refusal names the store's limit. Known keys are answered.
 func TestNoRunBeginsWhileResponsesWaitForRoom(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		a, _ := newInMemory(t, 1<<20)
+		a := newInMemory(t, 1<<20)
 		answer := created(strings.Repeat("x", 20_000))
 		kept, trying := 0, 0
 		for n, run := range a.startRuns(60) {
@@ -122,7 +119,7 @@ func TestResponseThatTheStoreCanNeverKeep(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				a, logged := newInMemory(t, 1<<20)
+				a := newInMemory(t, 1<<20)
 				calls := 0
 				run := a.run(someRequest())
 				waiting := a.claimLater(context.Background(), someRequest())
@@ -139,29 +136,12 @@ func TestResponseThatTheStoreCanNeverKeep(t *testing.T) {
 				}
 				wantEnd(t, a.run(nth(1)), created("one"), resultKept) // new keys go on
 				wantCounts(t, a.observer.runs(), map[string]int{"run kept": 2})
-				if logged.FilterMessageSnippet("too large").Len() == 0 {
-					t.Errorf("logged is %v", logged.All())
+				if a.logged.FilterMessageSnippet("too large").Len() == 0 {
+					t.Errorf("logged is %v", a.logged.All())
 				}
 			})
 		})
 	}
-}
-
-// Such a response of a forced run replaces nothing: the previous one stays.
-func TestForcedResponseThatTheStoreCanNeverKeep(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		a, _ := newInMemory(t, 1<<20)
-		first := a.run(someRequest())
-		wantEnd(t, first, created("first"), resultKept)
-		run := a.run(forcing(someRequest()))
-		waiting := a.claimLater(context.Background(), someRequest())
-		synctest.Wait()
-		wantEnd(t, run, created(strings.Repeat("x", 2<<20)), resultReleased)
-		if got := as[engine.Replay](t, waiting.decision()); !got.Response.Omitted || got.Record.ExecutionID != run.ExecutionID() {
-			t.Errorf("the request that waited gets %+v of %s", got.Response, got.Record.ExecutionID)
-		}
-		wantReplay(t, a.claim(someRequest()), first.ExecutionID(), created("first"), false)
-	})
 }
 
 // A local copy has what the store has.
@@ -178,60 +158,16 @@ func TestCopyOfAResponseThatTheStoreCanNeverKeep(t *testing.T) {
 	})
 }
 
-// If the store has no room for the rest either, the rest waits, and the memory of the body is released
-// at once.
-func TestRestOfALargeResponseIsStoredLater(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		a, _ := newInMemory(t, 1<<20)
-		calls := 0
-		run := a.run(someRequest())
-		a.link.failWith(idempotency.ErrTooLarge, "settle")
-		answer := created("one")
-		answer.Header = map[string][]string{"Etag": {"1"}}
-		wantStored(t, run, answer, resultTrying, func() { calls++ })
-		if n := a.link.count("settle"); n != 3 {
-			t.Errorf("tried %d times at once, want whole, without the body, and without the header", n)
-		}
-		if calls != 1 {
-			t.Errorf("onStored was called %d times, want 1", calls)
-		}
-		time.Sleep(time.Minute)
-		a.link.recover()
-		time.Sleep(4 * time.Second)
-		a.wantState(someRequest(), idempotency.Complete, 1)
-		if reason := a.stored(someRequest()).Reason; !strings.Contains(reason, "the store has no room for it") {
-			t.Errorf("the record says %q", reason)
-		}
-		if calls != 1 {
-			t.Errorf("onStored was called %d times in the end, want 1", calls)
-		}
-	})
-}
-
-// A process that exits waits for its runs, but not for room in a store that it loses.
-func TestDrainWaitsForNoRoomInThisProcess(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		a, logged := newInMemory(t, 1<<20)
-		one, two := a.run(nth(1)), a.run(nth(2))
-		a.link.failWith(idempotency.ErrFull, "settle")
-		wantEnd(t, one, created("one"), resultTrying)
-		wantReplay(t, a.claim(nth(1)), one.ExecutionID(), created("one"), false)
-		drained := make(chan error)
-		go func() { drained <- a.Drain(context.Background()) }()
-		time.Sleep(time.Minute)
-		select {
-		case err := <-drained:
-			t.Fatalf("drained with a run in flight: %v", err)
-		default:
-		}
-		start := time.Now()
-		wantEnd(t, two, created("two"), resultTrying)
-		if err := <-drained; err != nil || time.Since(start) > 0 {
-			t.Errorf("drained %v after the last run: %v", time.Since(start), err)
-		}
-		if n := logged.FilterMessage("the run's end was never stored: the process stops").Len(); n != 2 {
-			t.Errorf("%d lines say that an end was never stored, want 2", n)
-		}
-		wantCounts(t, a.observer.runs(), map[string]int{"run lost": 2})
+func TestFullStore(t *testing.T) {
+	play(t, []scene{
+		{"a response of a forced run that can never be kept replaces nothing", "memory", `
+			a runs first; first ends 201 kept; a runs run force; a asks w; run ends 201x2000000 released; run loses; w shares run; a replays first`},
+		// It is tried whole, without the body, and without the header. The memory of the body is released at once.
+		{"the rest of a large response is stored later, if the store has no room for that either", "memory", `
+			a runs run; a store large settle; run ends 201x3 trying; a asked settle 3; run stored 1; sleep 1m; a store works; sleep 4s
+			a has complete 1; a reason the store has no room for it; run stored 1`},
+		{"a process that exits waits for its runs, but not for room in a store that it loses", "memory", `
+			a runs one key=1; a runs two key=2; a store full settle; one ends 201 trying; a replays one key=1; a draining; sleep 1m; a undone
+			two ends 201 trying; a done; a logs 2 the run's end was never stored: the process stops; a counts lost=2`},
 	})
 }

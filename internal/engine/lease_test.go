@@ -12,9 +12,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"go.uber.org/zap"
-	"go.uber.org/zap/zaptest/observer"
-
 	"github.com/caddy-dedup/caddy-dedup/internal/engine"
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
@@ -32,6 +29,8 @@ func TestLeases(t *testing.T) {
 		{"the store is away while two renewals are due, and back for the last third", "", `
 			a runs run; until 9900ms; a store refused renew; until 20100ms; a store works; a asked renew 5..12; until 29s; a asked renew 1..
 			until 31s; b refuses in_flight run after=5s; run ends 201 kept`},
+		{"failures are logged once in a third of it", "", `
+			a runs run; a store refused renew; sleep 29999ms; a asked renew 10..; a logs 2 could not be renewed; run ends 201 kept`},
 		// A lease begins in the store, and the reply may come almost a timeout later.
 		{"the first renewal counts from when the claim was sent", "lease=1500ms", `
 			a pauses reply-to-claim; a asks w; sleep {0s|499ms|1500ms}; a resumes reply-to-claim; w runs run; sleep 1500ms
@@ -116,31 +115,4 @@ func TestRunHoldsNoGoroutine(t *testing.T) {
 	for _, run := range runs {
 		wantEnd(t, run, created("one"), resultKept)
 	}
-}
-
-// While the store is unavailable, the engine retries every second, and does not log every failure.
-func TestRenewalsThatFailAreLoggedOnceInAThirdOfTheLease(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		core, logged := observer.New(zap.WarnLevel)
-		options := someOptions()
-		options.Logger = zap.New(core)
-		link := newLink(newShared(t))
-		e := engine.New(link, options)
-		defer e.Close()
-		decision, err := e.Claim(context.Background(), someRequest())
-		if err != nil {
-			t.Fatal(err)
-		}
-		run := as[*engine.Run](t, decision)
-		link.fail(refused, "renew")
-		time.Sleep(someLease - time.Millisecond)
-		if asked := link.count("renew"); asked < 10 {
-			t.Errorf("the store was asked %d times", asked)
-		}
-		lines := logged.FilterMessageSnippet("could not be renewed").All()
-		if len(lines) != 2 {
-			t.Errorf("%d failures were logged within two thirds of the lease", len(lines))
-		}
-		wantEnd(t, run, created("one"), resultKept)
-	})
 }

@@ -7,9 +7,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"go.uber.org/zap"
-	"go.uber.org/zap/zaptest/observer"
-
 	"github.com/caddy-dedup/caddy-dedup/internal/engine"
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
@@ -26,6 +23,11 @@ func TestOperators(t *testing.T) {
 		{"leave a live run alone, and may forget a key after it", "", `
 			a releases gone; a forgets gone; a runs run; a releases in_flight; a forgets in_flight; run ends 201 kept; a forgets
 			a runs next attempt=1`},
+		{"are logged with the state as they saw it, not as it is stored", "", `
+			b runs run {|hold}; b store refused renew; sleep 1m; a {releases|releases}; a logs 1 an operator released state={lapsed|held}`},
+		{"are logged when they forget or complete a key", "", `
+			b runs run {|hold|}; b store refused renew; sleep 1m; a {forgets|forgets|completes run done}
+			a logs 1 an operator {forgot|forgot|completed} state={lapsed|held|lapsed}`},
 	})
 }
 
@@ -64,45 +66,6 @@ func TestOperatorCompletesAnExhaustedKey(t *testing.T) {
 			}
 		}
 	})
-}
-
-// The log of an operator's action has the state as the operator saw it, not as it is stored.
-func TestOperatorsActsAreLoggedAsSeen(t *testing.T) {
-	for what, act := range map[string]func(*engine.Engine, idempotency.Key) error{
-		"released": func(e *engine.Engine, key idempotency.Key) error {
-			return e.Release(context.Background(), key, idempotency.Precondition{})
-		},
-		"completed": func(e *engine.Engine, key idempotency.Key) error {
-			return e.Complete(context.Background(), key, created("by hand"), idempotency.Precondition{})
-		},
-		"forgot": func(e *engine.Engine, key idempotency.Key) error {
-			return e.Forget(context.Background(), key, idempotency.Precondition{})
-		},
-	} {
-		for state, req := range map[string]engine.Request{"lapsed": someRequest(), "held": holding()} {
-			t.Run(what+", "+state, func(t *testing.T) {
-				synctest.Test(t, func(t *testing.T) {
-					store := newShared(t)
-					crashed := newReplica(t, store)
-					run := crashed.run(req)
-					crashed.link.fail(refused, "renew")
-					time.Sleep(2 * someLease)
-					core, logged := observer.New(zap.WarnLevel)
-					options := someOptions()
-					options.Logger = zap.New(core)
-					e := engine.New(store, options)
-					defer e.Close()
-					if err := act(e, req.Key); err != nil {
-						t.Fatal(err)
-					}
-					lines := logged.FilterMessageSnippet("an operator " + what).All()
-					if len(lines) != 1 || lines[0].ContextMap()["state"] != state || lines[0].ContextMap()["execution_id"] != run.ExecutionID() {
-						t.Errorf("it is logged as %v, want the state %s", lines, state)
-					}
-				})
-			})
-		}
-	}
 }
 
 // The timeout of the store applies even if the caller allows more time.

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"go.uber.org/zap"
+	"go.uber.org/zap/zaptest/observer"
 
 	"github.com/caddy-dedup/caddy-dedup/internal/engine"
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
@@ -35,6 +36,7 @@ type replica struct {
 	t        *testing.T
 	link     *link
 	copies   *engine.Copies
+	logged   *observer.ObservedLogs
 	room     atomic.Pointer[error]
 	observer countingObserver
 }
@@ -59,9 +61,16 @@ func newReplicaWithCopies(t *testing.T, store idempotency.Store, copies *engine.
 	options.Room = func() error { return *r.room.Load() }
 	options.Copies = copies
 	options.Observer = &r.observer
+	options.Logger, r.logged = observed()
 	r.Engine = engine.New(r.link, options)
 	t.Cleanup(func() { _ = r.Engine.Close() })
 	return r
+}
+
+// observed returns a logger, and what it logs.
+func observed() (*zap.Logger, *observer.ObservedLogs) {
+	core, logged := observer.New(zap.InfoLevel)
+	return zap.New(core), logged
 }
 
 func someOptions() engine.Options {

@@ -72,6 +72,7 @@ type stage struct {
 	words    []string
 	other    string
 	copies   bool
+	inMemory bool // the store is one of 1 MiB in the process of a
 	replicas map[string]*replica
 	runs     map[string]*engine.Run
 	answers  map[string]*idempotency.Response // of the runs
@@ -91,17 +92,23 @@ func newStage(t *testing.T, request, script, other string) *stage {
 		gates: make(map[string]func()), asked: make(map[string]int), tasks: make(map[*replica]chan error),
 	}
 	for _, word := range strings.Fields(request) {
-		if word == "copies" {
+		switch word {
+		case "copies":
 			s.copies = true
-		} else {
+		case "memory":
+			s.inMemory = true
+		default:
 			s.words = append(s.words, word)
 		}
 	}
 	for _, name := range []string{"a", "b", "c"} {
 		if strings.Contains(script, name+" ") || name == other {
 			r := newReplica(t, s.store)
-			if s.copies {
+			switch {
+			case s.copies:
 				r = newReplicaWithCopies(t, s.store, engine.NewCopies(someCopies))
+			case s.inMemory:
+				r = newInMemory(t, 1<<20)
 			}
 			s.replicas[name] = r
 		}
@@ -286,7 +293,7 @@ var states = map[string]idempotency.State{
 
 // storeErrors are errors with which an operation of the store fails.
 var storeErrors = map[string]error{
-	"full": idempotency.ErrFull, "fenced": idempotency.ErrFenced, "gone": idempotency.ErrGone, "in_flight": idempotency.ErrInFlight,
+	"full": idempotency.ErrFull, "large": idempotency.ErrTooLarge, "fenced": idempotency.ErrFenced, "gone": idempotency.ErrGone, "in_flight": idempotency.ErrInFlight,
 	"damaged": &idempotency.UnreadableError{Where: "dedup:one", Err: errors.New("it is cut off")},
 }
 
@@ -338,6 +345,14 @@ func (s *stage) counts(prefix string, words []string) map[string]int {
 		}
 	}
 	return all
+}
+
+// wantNumber checks a number, which is exact, or from one to another: 2, 2.., ..5.
+func (s *stage) wantNumber(n int, want, of string) {
+	low, high, isRange := strings.Cut(want, "..")
+	if n < s.number(low) || !isRange && n > s.number(low) || high != "" && n > s.number(high) {
+		s.t.Errorf("%d %s, want %s", n, of, want)
+	}
 }
 
 // number returns a number, 0 for none.

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"time"
 
+	"go.uber.org/zap/zaptest/observer"
+
 	"github.com/caddy-dedup/caddy-dedup/internal/engine"
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
@@ -44,10 +46,7 @@ func (s *stage) replicaStep(r *replica, verb string, args []string) {
 		name := fmt.Sprintf("%p %s", r.link, args[0])
 		n := r.link.count(args[0]) - s.asked[name]
 		s.asked[name] += n
-		low, high, isRange := strings.Cut(args[1], "..")
-		if n < s.number(low) || !isRange && n > s.number(low) || high != "" && n > s.number(high) {
-			s.t.Errorf("%s: %d calls, want %s", args[0], n, args[1])
-		}
+		s.wantNumber(n, args[1], "calls of "+args[0])
 	case "times": // since the beginning at which an operation was called, the first ones
 		calls := r.link.times(args[0])
 		for i, want := range args[1:] {
@@ -62,7 +61,23 @@ func (s *stage) replicaStep(r *replica, verb string, args []string) {
 			s.t.Errorf("the store has %+v", record)
 		}
 
+	case "reason": // is in the record
+		if reason := r.stored(s.request(nil)).Reason; !strings.Contains(reason, strings.Join(args, " ")) {
+			s.t.Errorf("the record says %q", reason)
+		}
+
 	// The engine.
+	case "logs": // this often, lines with these words and values
+		var text []string
+		lines := r.logged
+		for _, word := range args[1:] {
+			if name, value, isField := strings.Cut(word, "="); isField {
+				lines = lines.Filter(func(e observer.LoggedEntry) bool { return fmt.Sprint(e.ContextMap()[name]) == value })
+			} else {
+				text = append(text, word)
+			}
+		}
+		s.wantNumber(lines.FilterMessageSnippet(strings.Join(text, " ")).Len(), args[0], "lines")
 	case "closes":
 		s.wantError(r.Close(), nil)
 	case "drains":
@@ -156,6 +171,8 @@ func (s *stage) runStep(run *engine.Run, name, verb string, args []string) {
 		if n := *s.stored[name]; n != s.number(args[0]) {
 			s.t.Errorf("onStored was called %d times, want %s", n, args[0])
 		}
+	case "loses": // its response has no body, or is not there
+		s.answers[name] = &idempotency.Response{Status: 201, Omitted: true}
 	case "streams":
 		run.Stream("the stream")
 	case "again": // the store executes the claim of the run once more
@@ -179,7 +196,7 @@ func (s *stage) wantResult(run, want string) {
 
 // end returns an end of a run: unknown, unsent (each with an error for the client), silent (unsent,
 // without one), omitted (a response without its body), or a status, which may have a retention that
-// the upstream asks for: 201/1m. The body is the name of the run.
+// the upstream asks for, and a size, then also a header: 201/1m, 201x2000000. The body is the name of the run.
 func (s *stage) end(run, how string) idempotency.End {
 	switch how {
 	case "unknown":
@@ -192,7 +209,13 @@ func (s *stage) end(run, how string) idempotency.End {
 		return idempotency.End{How: idempotency.Answered, Response: &idempotency.Response{Status: 201, Omitted: true}}
 	}
 	status, retention, asked := strings.Cut(how, "/")
-	end := idempotency.End{How: idempotency.Answered, Response: &idempotency.Response{Status: s.number(status), Body: []byte(run)}}
+	status, size, sized := strings.Cut(status, "x")
+	end := idempotency.End{How: idempotency.Answered, Response: &idempotency.Response{
+		Status: s.number(status), Body: []byte(run + strings.Repeat(".", s.number(size))),
+	}}
+	if sized {
+		end.Response.Header = map[string][]string{"Etag": {"1"}}
+	}
 	if asked {
 		end.Retention = new(s.duration(retention))
 	}

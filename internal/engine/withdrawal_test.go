@@ -8,9 +8,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"go.uber.org/zap"
-	"go.uber.org/zap/zaptest/observer"
-
 	"github.com/caddy-dedup/caddy-dedup/internal/engine"
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
@@ -33,52 +30,11 @@ func TestClaimInDoubtIsWithdrawn(t *testing.T) {
 		{"when the store is back", "hold", `
 			a store hung; a store lost claim; a refuses unavailable - after=500ms; sleep 1h; a has in_flight 1; a store works; a drains
 			a has released 0`},
+		// Then its store can be closed. Until then a warning is logged at an interval.
+		{"never, if the store does not come back: idle when no claim can have an effect any more", "retention=1h", `
+			a store hung; a asks w n=3 {|hold|attempts=3}; w refused unavailable -; until {29s|59m59s|59m59s}; a busy; sleep 10s; a idle
+			a logs 1..{2|14|14} could not be withdrawn yet`},
 	})
-}
-
-// TestWithdrawingEndsWithTheClaim has a store that never comes back. The engine is idle when no
-// claim in doubt can have an effect any more, and its store can be closed. Until then it logs a
-// warning at an interval.
-func TestWithdrawingEndsWithTheClaim(t *testing.T) {
-	release := someRequest()
-	release.Policy.Retention = time.Hour
-	hold, attempts := release, release
-	hold.Policy.Hold, attempts.Policy.MaxAttempts = true, 3
-	for name, test := range map[string]struct {
-		req    engine.Request
-		effect time.Duration
-	}{
-		"release":      {release, someLease},
-		"hold":         {hold, time.Hour},
-		"max_attempts": {attempts, time.Hour},
-	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				core, logs := observer.New(zap.WarnLevel)
-				options, broken := someOptions(), newLink(newShared(t))
-				options.Logger = zap.New(core)
-				e := engine.New(broken, options)
-				defer func() { _ = e.Close() }()
-				broken.fail(hung)
-				for range 3 {
-					if d, err := e.Claim(t.Context(), test.req); err != nil {
-						t.Fatalf("%v, %v", d, err)
-					}
-				}
-				time.Sleep(test.effect - time.Second)
-				if e.Idle() {
-					t.Error("idle while the claims still have an effect")
-				}
-				time.Sleep(10 * time.Second)
-				if !e.Idle() {
-					t.Error("not idle, although the claims have no effect any more")
-				}
-				if n, max := logs.Len(), 2+int(test.effect/(5*time.Minute)); n == 0 || n > max {
-					t.Errorf("%d warnings, want at most %d", n, max)
-				}
-			})
-		})
-	}
 }
 
 // keyed returns a request with the key number n.
