@@ -4,7 +4,6 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
-	"math/rand/v2"
 	"slices"
 	"strings"
 	"testing"
@@ -116,51 +115,6 @@ func TestKeyKeepsBoundaries(t *testing.T) {
 	}
 	if (identity{}).Key() != (identity{Scope: []string{}}).Key() {
 		t.Error("a scope that is nil and one of no parts have different keys")
-	}
-}
-
-// Two identities have the same key exactly if they are equal. The texts are short,
-// and of few characters, among them bytes that a length could be mistaken for: so
-// many different identities would be equal once their texts are joined.
-func TestDifferentIdentitiesNeverMeet(t *testing.T) {
-	random := rand.New(rand.NewPCG(3, 4))
-	text := func() string {
-		b := make([]byte, random.IntN(3))
-		for i := range b {
-			b[i] = "\x00\x01a"[random.IntN(3)]
-		}
-		return string(b)
-	}
-	keys := map[string]idempotency.Key{}
-	identities := map[idempotency.Key]string{}
-	met := 0
-	for range 100_000 {
-		id := idempotency.Identity{Namespace: text(), Prefix: text(), ID: text()}
-		for range random.IntN(3) {
-			id.Scope = append(id.Scope, text())
-		}
-		key, name := id.Key(), fmt.Sprintf("%q", id)
-		if other, ok := identities[key]; ok && other != name {
-			t.Fatalf("%s and %s have the same key", name, other)
-		}
-		if other, ok := keys[name]; ok {
-			met++
-			if other != key {
-				t.Fatalf("%s has two keys", name)
-			}
-		}
-		keys[name], identities[key] = key, name
-	}
-	if met == 0 || len(keys) < 10_000 {
-		t.Fatalf("%d identities, %d met again: the alphabet is wrong", len(keys), met)
-	}
-}
-
-func TestKeyLeavesTheIdentityAsItIs(t *testing.T) {
-	scope := slices.Clone(someIdentity.Scope)
-	_ = someIdentity.Key()
-	if !slices.Equal(scope, someIdentity.Scope) {
-		t.Fatalf("the scope became %q", someIdentity.Scope)
 	}
 }
 

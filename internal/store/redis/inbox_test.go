@@ -27,9 +27,7 @@ func TestInboxComesBack(t *testing.T) {
 		t.Helper()
 		c := claimOf(name, "1")
 		claimed := mustClaim(t, s, c, idempotency.Proceed)
-		waiting := claimOf(name, "2")
-		waiting.Waits = true
-		mustClaim(t, s, waiting, idempotency.WaitForRun)
+		mustWait(t, s, claimOf(name, "2"))
 		if reply := command(t, server, "PUBSUB", "NUMSUB", s.inbox.name).([]any); reply[1] != int64(1) {
 			t.Fatalf("a claim waits, and the inbox has %v subscribers", reply[1])
 		}
@@ -103,9 +101,7 @@ func TestSilentInbox(t *testing.T) {
 
 		run := claimOf("a", "1")
 		claimed := mustClaim(t, s, run, idempotency.Proceed)
-		waiting := claimOf("a", "2")
-		waiting.Waits = true
-		mustClaim(t, s, waiting, idempotency.WaitForRun)
+		mustWait(t, s, claimOf("a", "2"))
 		mu.Lock()
 		for _, conn := range conns {
 			conn.muted.Store(true)
@@ -136,9 +132,7 @@ func TestInboxLogsRarely(t *testing.T) {
 		s := closeAtEnd(t, openWith(t, o))
 		defer s.Subscribe(func(idempotency.Key) {})()
 		mustClaim(t, s, claimOf("a", "1"), idempotency.Proceed)
-		waiting := claimOf("a", "2")
-		waiting.Waits = true
-		mustClaim(t, s, waiting, idempotency.WaitForRun)
+		mustWait(t, s, claimOf("a", "2"))
 
 		unavailable.Store(true)
 		s.inbox.mu.Lock()
