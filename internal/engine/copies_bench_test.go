@@ -26,9 +26,7 @@ func claimWith(b testing.TB, e *engine.Engine, req engine.Request, n int) engine
 	binary.BigEndian.PutUint64(req.Key[:], uint64(n))
 	binary.BigEndian.PutUint64(req.Key[len(req.Key)-8:], uint64(n))
 	decision, err := e.Claim(context.Background(), req)
-	if err != nil {
-		b.Fatal(err)
-	}
+	must(b, err)
 	return decision
 }
 

@@ -86,16 +86,12 @@ func TestStoresShareTheLimitAndNothingElse(t *testing.T) {
 	}
 	wantReplay(t, a.claim(req), first.ExecutionID(), created("first"), false)
 	wantReplay(t, b.claim(req), second.ExecutionID(), created("second"), false)
-	if err := a.Release(context.Background(), req.Key, idempotency.Precondition{}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, a.Release(context.Background(), req.Key, idempotency.Precondition{}))
 	as[*engine.Run](t, a.claim(req))
 	if b.asks(req) {
 		t.Error("a key that was freed in one store lost its copy of the other")
 	}
-	if err := b.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, b.Close())
 	if held := copies.Bytes(); held != 0 {
 		t.Errorf("a closed engine leaves copies of %d bytes", held)
 	}

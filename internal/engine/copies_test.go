@@ -100,9 +100,7 @@ func TestLifeOfCopies(t *testing.T) {
 // Operators who release or forget a key rely on the published bound.
 func TestCopiesKeepToThePublishedBound(t *testing.T) {
 	guarantees, err := os.ReadFile("../../docs/guarantees.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if published := fmt.Sprintf("The published bound is **%v seconds**", engine.CopyBound.Seconds()); !strings.Contains(string(guarantees), published) {
 		t.Errorf("docs/guarantees.md does not say %q", published)
 	}

@@ -86,15 +86,11 @@ func TestNoRunBeginsWhileResponsesWaitForRoom(t *testing.T) {
 		}
 		for n := range trying {
 			wantFull(t, a.claim(nth(200+n)))
-			if err := a.Forget(context.Background(), nth(n).Key, idempotency.Precondition{}); err != nil {
-				t.Fatal(err)
-			}
+			must(t, a.Forget(context.Background(), nth(n).Key, idempotency.Precondition{}))
 			time.Sleep(4 * time.Second)
 		}
 		for n := range 10 { // new keys leave room for responses of runs in flight
-			if err := a.Forget(context.Background(), nth(trying+n).Key, idempotency.Precondition{}); err != nil {
-				t.Fatal(err)
-			}
+			must(t, a.Forget(context.Background(), nth(trying+n).Key, idempotency.Precondition{}))
 		}
 		a.run(nth(300))
 		if unsettled, _ := a.InProgress(); unsettled != 1 {

@@ -40,16 +40,12 @@ func TestLogLinesNameTheDeliveryAndItsRoute(t *testing.T) {
 				hold.Policy.Hold = true
 				for _, req := range []engine.Request{req, hold} {
 					run, err := e.Claim(t.Context(), req)
-					if err != nil {
-						t.Fatal(err)
-					}
+					must(t, err)
 					if _, err := run.(*engine.Run).Settle(idempotency.End{How: idempotency.Unknown, Reason: "EOF"}, nil); err != nil {
 						t.Fatal(err)
 					}
 				}
-				if err := e.Release(context.Background(), req.Key, idempotency.Precondition{}); err != nil {
-					t.Fatal(err)
-				}
+				must(t, e.Release(context.Background(), req.Key, idempotency.Precondition{}))
 				for _, message := range []string{"lapsed: ", "released: ", "held: ", "an operator released"} {
 					lines := logged.FilterMessageSnippet(message).All()
 					if len(lines) != 1 {

@@ -48,19 +48,13 @@ func TestOperatorCompletesAnExhaustedKey(t *testing.T) {
 			"an operator":            {},
 		} {
 			ctx := engine.ByOperator(context.Background(), operator)
-			if err := r.Complete(ctx, req.Key, created("by hand"), idempotency.Precondition{}); err != nil {
-				t.Fatal(err)
-			}
+			must(t, r.Complete(ctx, req.Key, created("by hand"), idempotency.Precondition{}))
 			wantReplay(t, r.claim(req), run.ExecutionID(), created("by hand"), false)
 			if got := r.stored(req).Reason; got != "completed by "+by {
 				t.Errorf("the reason is %q, want that it was completed by %s", got, by)
 			}
-			if err := r.Complete(ctx, req.Key, created("again"), idempotency.Precondition{}); !errors.Is(err, idempotency.ErrComplete) {
-				t.Errorf("completed twice: %v", err)
-			}
-			if err := r.Release(ctx, req.Key, idempotency.Precondition{}); err != nil {
-				t.Fatal(err)
-			}
+			wantErr(t, r.Complete(ctx, req.Key, created("again"), idempotency.Precondition{}), idempotency.ErrComplete)
+			must(t, r.Release(ctx, req.Key, idempotency.Precondition{}))
 			if got := r.stored(req).Reason; got != "released by "+by {
 				t.Errorf("the reason is %q, want that it was released by %s", got, by)
 			}
@@ -80,8 +74,6 @@ func TestHungStoreIsNotReadyWithinItsTimeout(t *testing.T) {
 			t.Errorf("%v after %v, want that it does not answer after %v", err, took, storeTimeout)
 		}
 		a.link.fail(works)
-		if err := a.Ready(ctx); err != nil {
-			t.Errorf("it answers again: %v", err)
-		}
+		wantErr(t, a.Ready(ctx), nil)
 	})
 }

@@ -104,13 +104,9 @@ func someRequest() engine.Request {
 func lose(t *testing.T, store idempotency.Store, req engine.Request) {
 	t.Helper()
 	record, _, err := store.Lookup(context.Background(), req.Key)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	// The retention of this settlement is 0, so the record expires at once.
-	if err := store.Settle(context.Background(), req.Key, record, idempotency.Settlement{State: idempotency.Complete}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, store.Settle(context.Background(), req.Key, record, idempotency.Settlement{State: idempotency.Complete}))
 	// Another replica may have claimed the key by now.
 	left, _, err := store.Lookup(context.Background(), req.Key)
 	if err != nil || left != nil && left.Token == record.Token {
@@ -351,5 +347,21 @@ func (r *replica) wantState(req engine.Request, state idempotency.State, attempt
 		r.t.Errorf("the store has no record, want one %s", state)
 	case record.State != state || record.Attempt != attempt:
 		r.t.Errorf("the record is %s with attempt %d, want %s with attempt %d", record.State, record.Attempt, state, attempt)
+	}
+}
+
+// must stops the test on an error.
+func must(t testing.TB, err error, context ...any) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(append(context, err)...)
+	}
+}
+
+// wantErr checks an error; want may be nil.
+func wantErr(t testing.TB, err, want error, context ...any) {
+	t.Helper()
+	if !errors.Is(err, want) {
+		t.Error(append(context, fmt.Sprintf("%v, want %v", err, want))...)
 	}
 }

@@ -24,9 +24,7 @@ func sealing(t *testing.T, keys string) *seal.Sealer {
 		all = append(all, bytes.Repeat([]byte{b}, seal.KeySize))
 	}
 	s, err := seal.New(all...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return s
 }
 
@@ -57,9 +55,7 @@ func TestStoreGetsNothingReadable(t *testing.T) {
 				t.Fatalf("%s: %+v, %v", when, record, err)
 			}
 			response, err := store.Response(context.Background(), req.Key, record.Token)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			shown := fmt.Sprintf("%+v", *record)
 			if record.Previous != nil {
 				shown += fmt.Sprintf("%+v", *record.Previous)
@@ -89,9 +85,7 @@ func TestStoreGetsNothingReadable(t *testing.T) {
 		look("forced")
 		wantEnd(t, forced, broken("answer 3"), resultReleased)
 		look("forced in vain")
-		if err := a.Release(context.Background(), req.Key, idempotency.Precondition{}); err != nil {
-			t.Fatal(err)
-		}
+		must(t, a.Release(context.Background(), req.Key, idempotency.Precondition{}))
 		look("released")
 		held := req
 		held.Policy.Hold = true
@@ -134,13 +128,9 @@ func TestRecordOfAnUnknownKey(t *testing.T) {
 
 				// An operator can release the key without its encryption key, and then a
 				// request can run.
-				if err := b.Release(context.Background(), req.Key, idempotency.Precondition{}); err != nil {
-					t.Fatal(err)
-				}
+				must(t, b.Release(context.Background(), req.Key, idempotency.Precondition{}))
 				wantEnd(t, b.run(req), created("again"), resultKept)
-				if err := b.Forget(context.Background(), req.Key, idempotency.Precondition{}); err != nil {
-					t.Errorf("forgotten: %v", err)
-				}
+				wantErr(t, b.Forget(context.Background(), req.Key, idempotency.Precondition{}), nil)
 			})
 		})
 	}

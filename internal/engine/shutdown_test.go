@@ -105,9 +105,7 @@ func TestCloseBesideRequests(t *testing.T) {
 				}
 			})
 		}
-		if err := a.Close(); err != nil {
-			t.Error(err)
-		}
+		wantErr(t, a.Close(), nil)
 		requests.Wait()
 		a.drain()
 	})

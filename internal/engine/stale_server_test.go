@@ -58,7 +58,5 @@ func (s *servers) replicate(t *testing.T, req engine.Request) {
 			State: idempotency.Released, Counted: true, Retention: time.Hour,
 		})
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 }

@@ -206,9 +206,7 @@ func TestCloseWritesWhatIsQueued(t *testing.T) {
 		closed := make(chan error)
 		go func() { closed <- s.Close() }()
 		synctest.Wait()
-		if _, err := ask(t.Context(), s, "0"); !errors.Is(err, idempotency.ErrClosed) {
-			t.Errorf("a claim of a store that is closed: %v", err)
-		}
+		wantErr(t, errOf(ask(t.Context(), s, "0")), idempotency.ErrClosed)
 		end()
 		wantErr(t, <-closed, nil)
 		closeStore(t, s)

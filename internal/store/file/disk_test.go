@@ -214,9 +214,7 @@ func TestFullDisk(t *testing.T) {
 func TestOpenOnAFullDisk(t *testing.T) {
 	fs := newFaulty(newMemory())
 	fs.set(failing(syscall.ENOSPC, isAny))
-	if _, err := openIn(fs, storePath, zap.NewNop()); !errors.Is(err, syscall.ENOSPC) {
-		t.Errorf("a new store: %v, want ENOSPC", err)
-	}
+	wantErr(t, errOf(openIn(fs, storePath, zap.NewNop())), syscall.ENOSPC)
 	fs.set(nil)
 	s := openStore(t, fs, storePath)
 	keep(t, s, 0, 50)
@@ -226,9 +224,7 @@ func TestOpenOnAFullDisk(t *testing.T) {
 			return op.Kind == errorfs.OpCreate || op.Kind == errorfs.OpFileWrite
 		}))
 		s = openStore(t, fs, storePath)
-		if _, err := ask(t.Context(), s, "1"); !errors.Is(err, syscall.ENOSPC) {
-			t.Errorf("a claim: %v, want ENOSPC", err)
-		}
+		wantErr(t, errOf(ask(t.Context(), s, "1")), syscall.ENOSPC)
 		fs.set(nil)
 		awaitReady(t, s)
 		replaysAll(t, s, 0, 50)
@@ -314,9 +310,7 @@ func TestHangingReads(t *testing.T) {
 			var done sync.WaitGroup
 			for i := range keys {
 				done.Go(func() {
-					if _, err := ask(timeoutContext(t, time.Second), s, fmt.Sprint(i)); !errors.Is(err, context.DeadlineExceeded) {
-						t.Errorf("%d: %v, want DeadlineExceeded", i, err)
-					}
+					wantErr(t, errOf(ask(timeoutContext(t, time.Second), s, fmt.Sprint(i))), context.DeadlineExceeded, i)
 				})
 			}
 			done.Wait()
@@ -341,9 +335,7 @@ func TestCloseOnAHangingDisk(t *testing.T) {
 	s := openStore(t, fs, storePath)
 	keep(t, s, 0, 50)
 	end := fs.hang(errorfs.OpIsWrite)
-	if _, err := s.Claim(timeoutContext(t, time.Millisecond), holding("hangs")); !errors.Is(err, context.DeadlineExceeded) {
-		t.Fatalf("claim: %v", err)
-	}
+	wantErr(t, errOf(s.Claim(timeoutContext(t, time.Millisecond), holding("hangs"))), context.DeadlineExceeded)
 	wantErr(t, s.Close(), errHangs)
 	fs.set(nil) // for other writes
 	if _, err := openIn(fs, storePath, zap.NewNop()); err == nil {

@@ -33,9 +33,7 @@ func TestStore(t *testing.T) {
 // damage overwrites the value of a key.
 func damage(t *testing.T, store idempotency.Store, key idempotency.Key) {
 	s := store.(*Store)
-	if _, err := s.keys.lock(t.Context(), key); err != nil {
-		t.Fatal(err)
-	}
+	must(t, errOf(s.keys.lock(t.Context(), key)))
 	s.keys.unlock(key, nil)
 	must(t, s.database.db.Set(valueName(key, ""), []byte("damaged"), pebble.Sync))
 	s.filter.add(&key)

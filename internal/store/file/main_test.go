@@ -178,3 +178,6 @@ func equal[T comparable](t testing.TB, got, want T, what string, context ...any)
 		t.Error(append(context, fmt.Sprintf("%s: %v, want %v", what, got, want))...)
 	}
 }
+
+// errOf returns the error of a call.
+func errOf[T any](_ T, err error) error { return err }

@@ -125,9 +125,7 @@ func TestStoreThatFillsItsDisk(t *testing.T) {
 			t.Errorf("%d bytes are free, want %d", usage.AvailBytes, maxReservedSpace)
 		}
 		for range 2 {
-			if _, err := ask(t.Context(), s, "new"); !errors.Is(err, ErrNoSpace) {
-				t.Errorf("a new key: %v, want ErrNoSpace", err)
-			}
+			wantErr(t, errOf(ask(t.Context(), s, "new")), ErrNoSpace)
 			for i := range kept {
 				replays(t, s, fmt.Sprint(i), body)
 			}
@@ -168,9 +166,7 @@ func TestOpenOnADiskFullOfExpiredBodies(t *testing.T) {
 			s = openStore(t, counted, storePath)
 			if !expired {
 				time.Sleep(life / 2)
-				if _, err := ask(t.Context(), s, "long"); !errors.Is(err, syscall.ENOSPC) {
-					t.Errorf("on a full disk: %v, want ENOSPC", err)
-				}
+				wantErr(t, errOf(ask(t.Context(), s, "long")), syscall.ENOSPC)
 				if n := counted.open.Load(); n > 1 {
 					t.Errorf("%d files are open", n)
 				}

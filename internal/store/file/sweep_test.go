@@ -58,9 +58,7 @@ func TestSweepRemovesWhatHasExpired(t *testing.T) {
 				exact(t, s, kept+1+i, 2*i+n)
 			}
 		}
-		if _, err := s.Change(t.Context(), key("1"), idempotency.Change{State: idempotency.Released, Token: "operator"}); err != nil {
-			t.Fatal(err)
-		}
+		must(t, errOf(s.Change(t.Context(), key("1"), idempotency.Change{State: idempotency.Released, Token: "operator"})))
 		force := claimOf("2")
 		force.Token, force.Force = "forced", true
 		record := claimed(t, s, force)

@@ -90,9 +90,7 @@ func BenchmarkReplay(b *testing.B) {
 			duplicate := delivery(0)
 			b.ReportAllocs()
 			for b.Loop() {
-				if _, err := s.Claim(b.Context(), duplicate); err != nil {
-					b.Fatal(err)
-				}
+				must(b, errOf(s.Claim(b.Context(), duplicate)))
 			}
 		})
 	}

@@ -37,9 +37,7 @@ func TestClosedStore(t *testing.T) {
 	for range 2 {
 		must(t, s.Close())
 	}
-	if _, err := s.Claim(context.Background(), claim(0)); !errors.Is(err, idempotency.ErrClosed) {
-		t.Errorf("claim: %v, want ErrClosed", err)
-	}
+	wantErr(t, errOf(s.Claim(context.Background(), claim(0))), idempotency.ErrClosed)
 }
 
 func TestPageOfNoRecords(t *testing.T) {
@@ -124,3 +122,6 @@ func wantErr(t testing.TB, err, want error, context ...any) {
 		t.Error(append(context, fmt.Sprintf("%v, want %v", err, want))...)
 	}
 }
+
+// errOf returns the error of a call.
+func errOf[T any](_ T, err error) error { return err }

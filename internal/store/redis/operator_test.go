@@ -46,9 +46,7 @@ func openMeddled(t *testing.T, address string, timeout time.Duration, script *sc
 	s := closeAtEnd(t, openWith(t, Options{Addresses: []string{address}, Timeout: timeout}))
 	c := claimOf("warm", "warm")
 	mustSettle(t, s, c, mustClaim(t, s, c, idempotency.Proceed).Record, kept(small))
-	if _, err := s.Change(ctx, c.Key, idempotency.Change{State: idempotency.Released, Token: "warm operator"}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, errOf(s.Change(ctx, c.Key, idempotency.Change{State: idempotency.Released, Token: "warm operator"})))
 	must(t, s.Forget(ctx, c.Key, idempotency.Precondition{}))
 	s.client.(*goredis.Client).AddHook(&meddler{script: script.hash, before: before})
 	return s
@@ -228,9 +226,7 @@ func TestReleasedRecord(t *testing.T) {
 			record := named.record(c.Key)
 			expires := mustFind(t, s, c.Key).Expires
 			rewrite(t, server, c.Key, func(p *writable) { p.channels = named.inbox("of a waiter") })
-			if _, err := s.Change(ctx, c.Key, idempotency.Change{State: idempotency.Released, Token: "operator"}); err != nil {
-				t.Fatalf("%s: release: %v", name, err)
-			}
+			must(t, errOf(s.Change(ctx, c.Key, idempotency.Change{State: idempotency.Released, Token: "operator"})), name)
 			equal[any](t, command(t, server, "PEXPIRETIME", record), expires.UnixMilli(), "the released record expires at", name)
 			if released := mustFind(t, s, c.Key); !released.Expires.Equal(expires) {
 				t.Errorf("%s: the released record says that it expires at %v, want %v", name, released.Expires, expires)
@@ -256,14 +252,10 @@ func TestCompletedRecord(t *testing.T) {
 		c := claimOf(fmt.Sprint(size), "token")
 		mustSettle(t, other, c, mustClaim(t, other, c, idempotency.Proceed).Record, released())
 		s := openMeddled(t, server.Addr, busyTimeout, changeScript, map[int]func(){1: func() {
-			if _, err := other.Change(ctx, c.Key, idempotency.Change{State: idempotency.Released, Token: "another operator"}); err != nil {
-				t.Errorf("release: %v", err)
-			}
+			wantErr(t, errOf(other.Change(ctx, c.Key, idempotency.Change{State: idempotency.Released, Token: "another operator"})), nil)
 		}})
 		response := kept(size).Response
-		if _, err := s.Change(ctx, c.Key, idempotency.Change{State: idempotency.Complete, Token: "operator", Response: response}); err != nil {
-			t.Fatalf("complete: %v", err)
-		}
+		must(t, errOf(s.Change(ctx, c.Key, idempotency.Change{State: idempotency.Complete, Token: "operator", Response: response})))
 		expires := mustFind(t, s, c.Key).Expires.UnixMilli()
 		equal[any](t, command(t, server, "PEXPIRETIME", named.record(c.Key)), expires, "the completed record expires at")
 		if size == large {
@@ -286,9 +278,7 @@ func TestReleasedOften(t *testing.T) {
 	for i := range 12 {
 		c = withToken(c, fmt.Sprint("token", i))
 		mustSettle(t, s, c, mustClaim(t, s, c, idempotency.Proceed).Record, released())
-		if _, err := s.Change(ctx, c.Key, idempotency.Change{State: idempotency.Released, Token: fmt.Sprint("operator", i)}); err != nil {
-			t.Fatal(err)
-		}
+		must(t, errOf(s.Change(ctx, c.Key, idempotency.Change{State: idempotency.Released, Token: fmt.Sprint("operator", i)})))
 	}
 	want := "token11 operator10 token10 operator9 token9 operator8 token8 operator7"
 	equal(t, valueOf(t, server, c.Key).earlier, want, "the record remembers")

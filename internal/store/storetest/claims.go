@@ -37,9 +37,7 @@ func freshKey(f *fixture) {
 		f.Errorf("a fresh key had a record %+v, a response %v", claimed.Previous, claimed.Response)
 	}
 	f.sameRecord("lookup", f.lookup(c.Key), r)
-	if response := f.response(c.Key, c.Token); response != nil {
-		f.Errorf("a run in flight has a response: %+v", response)
-	}
+	f.noResponse(c.Key, c.Token, "a run in flight has a response")
 }
 
 func sameToken(f *fixture) {
@@ -76,9 +74,7 @@ func endedContext(f *fixture) {
 
 func unknownKey(f *fixture) {
 	f.absent(key("a"))
-	if response := f.response(key("a"), "token"); response != nil {
-		f.Errorf("an unknown key has a response: %+v", response)
-	}
+	f.noResponse(key("a"), "token", "an unknown key has a response")
 }
 
 func noAliases(f *fixture) {

@@ -59,9 +59,7 @@ func crashHolds(f *fixture) {
 			f.Errorf("held by %+v, want %+v", refused.Record, renewed)
 		}
 	}
-	if _, err := f.store.Change(f.ctx, c.Key, idempotency.Change{State: idempotency.Released, Token: "operator", Precondition: idempotency.Precondition{State: idempotency.Held}}); err != nil {
-		f.Fatalf("release: %v", err)
-	}
+	f.must(errOf(f.store.Change(f.ctx, c.Key, idempotency.Change{State: idempotency.Released, Token: "operator", Precondition: idempotency.Precondition{State: idempotency.Held}})))
 	f.claim(f.newClaim(c.Key), idempotency.Proceed)
 }
 
@@ -113,9 +111,7 @@ func crashKeeps(f *fixture) {
 	}
 	k := key("completed")
 	f.settle(k, f.claim(f.newClaim(k), idempotency.Proceed).Record, hold())
-	if _, err := f.store.Change(f.ctx, k, completing(large)); err != nil {
-		f.Fatalf("complete: %v", err)
-	}
+	f.must(errOf(f.store.Change(f.ctx, k, completing(large))))
 	records["completed"] = f.lookup(k)
 	f.crash()
 	for name, record := range records {

@@ -95,9 +95,7 @@ func findStates(f *fixture) {
 		"held":      func(r *idempotency.Record, k idempotency.Key) { f.settle(k, r, hold()) },
 		"released by an operator": func(r *idempotency.Record, k idempotency.Key) {
 			f.settle(k, r, hold())
-			if _, err := f.store.Change(f.ctx, k, releasing); err != nil {
-				f.Fatalf("release: %v", err)
-			}
+			f.must(errOf(f.store.Change(f.ctx, k, releasing)))
 		},
 		"forced": func(r *idempotency.Record, k idempotency.Key) {
 			f.settle(k, r, complete("kept"))

@@ -1,7 +1,6 @@
 package storetest
 
 import (
-	"errors"
 	"strings"
 
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
@@ -119,9 +118,7 @@ func forcedLapsesOverExpired(f *fixture) {
 		if listed := f.pageThrough(10)[k]; listed != nil {
 			f.Errorf("%s: it is listed as %+v", name, listed)
 		}
-		if _, err := f.store.Change(f.ctx, k, releasing); !errors.Is(err, idempotency.ErrGone) {
-			f.Errorf("%s: release: %v, want ErrGone", name, err)
-		}
+		f.wantErr(errOf(f.store.Change(f.ctx, k, releasing)), idempotency.ErrGone, name)
 		f.wantErr(f.store.Forget(f.ctx, k, idempotency.Precondition{}), idempotency.ErrGone, name)
 		f.absent(k)
 		next := f.claimAt(f.peer, f.newClaim(k), idempotency.Proceed)

@@ -125,9 +125,7 @@ func goneRecord(f *fixture) {
 			f.wantErr(f.store.Settle(f.ctx, gone.claim.Key, gone.record, s), idempotency.ErrGone, s.State)
 		}
 		f.absent(gone.claim.Key)
-		if response := f.response(gone.claim.Key, gone.claim.Token); response != nil {
-			f.Error("a settlement of a record that is gone left its response")
-		}
+		f.noResponse(gone.claim.Key, gone.claim.Token, "a settlement of a record that is gone left its response")
 	}
 }
 
@@ -151,9 +149,7 @@ func lostClaim(f *fixture) {
 	})
 	f.checkLostClaim("released by an operator", func(k idempotency.Key) string {
 		f.settle(k, f.claim(f.newClaim(k), idempotency.Proceed).Record, complete("kept"))
-		if _, err := f.store.Change(f.ctx, k, releasing); err != nil {
-			f.Fatalf("release: %v", err)
-		}
+		f.must(errOf(f.store.Change(f.ctx, k, releasing)))
 		return "operator"
 	})
 }
@@ -178,9 +174,7 @@ func (f *fixture) checkLostClaim(name string, before func(k idempotency.Key) str
 			f.wantErr(f.store.Settle(f.ctx, k, record, s), want, name, when, s.State)
 		}
 		f.sameRecord(name+", "+when, f.lookup(k), stands)
-		if response := f.response(k, lost.Token); response != nil {
-			f.Errorf("%s, %s: the response of the lost claim was kept", name, when)
-		}
+		f.noResponse(k, lost.Token, "the response of the lost claim was kept", name, when)
 	}
 	want("with the old record", idempotency.ErrGone)
 	next := f.claimAt(f.peer, f.newClaim(k), idempotency.Proceed)
@@ -235,9 +229,7 @@ func retentionFromSettlement(f *fixture) {
 	f.settle(c.Key, claimed.Record, s)
 	f.pass(s.Retention)
 	f.absent(c.Key)
-	if response := f.response(c.Key, c.Token); response != nil {
-		f.Error("the response outlived its record")
-	}
+	f.noResponse(c.Key, c.Token, "the response outlived its record")
 	if again := f.claim(f.newClaim(c.Key), idempotency.Proceed); again.Record.Attempt != 1 {
 		f.Errorf("after the retention it is attempt %d, want 1", again.Record.Attempt)
 	}

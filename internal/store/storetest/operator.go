@@ -80,13 +80,9 @@ func releaseAnyState(f *fixture) {
 		if want.LeaseUntil.Sub(f.now()) > 0 {
 			f.Errorf("released, %s: it has a lease until %v", name, want.LeaseUntil)
 		}
-		if response := f.response(c.Key, "operator"); response != nil {
-			f.Errorf("released, %s: an operator's act has the response %+v", name, response)
-		}
+		f.noResponse(c.Key, "operator", "released: an operator's act has the response", name)
 		// A second Release is no error.
-		if _, err := f.store.Change(f.ctx, c.Key, releasing); err != nil {
-			f.Fatalf("release again, %s: %v", name, err)
-		}
+		f.must(errOf(f.store.Change(f.ctx, c.Key, releasing)), name)
 		next := f.newClaim(c.Key)
 		next.MaxAttempts = 1 // attempts from before the release do not count
 		again := f.claimAt(f.peer, next, idempotency.Proceed)
@@ -102,9 +98,7 @@ func releaseForced(f *fixture) {
 	for size, body := range bodies {
 		claimed, c := f.forced(size, body)
 		f.pass(c.Lease)
-		if _, err := f.store.Change(f.ctx, c.Key, releasing); err != nil {
-			f.Fatalf("release: %v", err)
-		}
+		f.must(errOf(f.store.Change(f.ctx, c.Key, releasing)))
 		freed := f.lookup(c.Key)
 		if freed.State != idempotency.Released || freed.ExecutionID != claimed.Previous.ExecutionID || freed.Attempt != 2 || freed.Previous != nil {
 			f.Errorf("released it is %+v", freed)
@@ -145,9 +139,7 @@ func completeAnyState(f *fixture) {
 				f.claimAt(f.peer, next, idempotency.RefuseReused)
 			}
 			f.must(f.store.Forget(f.ctx, c.Key, idempotency.Precondition{}))
-			if response := f.response(c.Key, "operator"); response != nil {
-				f.Errorf("forgotten, %s: the response is still there", name)
-			}
+			f.noResponse(c.Key, "operator", "forgotten: the response is still there", name)
 		}
 	}
 }
@@ -161,9 +153,7 @@ func completedLife(f *fixture) {
 		s := hold()
 		s.Retention = time.Minute
 		f.settle(k, f.claim(f.newClaim(k), idempotency.Proceed).Record, s)
-		if _, err := f.store.Change(f.ctx, k, completing(body)); err != nil {
-			f.Fatalf("complete: %v", err)
-		}
+		f.must(errOf(f.store.Change(f.ctx, k, completing(body))))
 		f.pass(24*time.Hour - time.Minute)
 		f.replays(size, body)
 		f.pass(time.Minute)
@@ -173,28 +163,20 @@ func completedLife(f *fixture) {
 
 func completeTwice(f *fixture) {
 	c, before := f.endedAs("complete")
-	if _, err := f.store.Change(f.ctx, c.Key, completing("again")); !errors.Is(err, idempotency.ErrComplete) {
-		f.Errorf("complete: %v, want ErrComplete", err)
-	}
+	f.wantErr(errOf(f.store.Change(f.ctx, c.Key, completing("again"))), idempotency.ErrComplete)
 	f.sameRecord("left alone", f.lookup(c.Key), before)
 	f.replays("complete", "kept")
-	if _, err := f.store.Change(f.ctx, c.Key, releasing); err != nil {
-		f.Fatalf("release: %v", err)
-	}
+	f.must(errOf(f.store.Change(f.ctx, c.Key, releasing)))
 	change := completing("after all")
 	change.Token = "another operator"
-	if _, err := f.store.Change(f.ctx, c.Key, change); err != nil {
-		f.Errorf("complete a released key: %v", err)
-	}
+	f.wantErr(errOf(f.store.Change(f.ctx, c.Key, change)), nil)
 	f.replays("complete", "after all")
 }
 
 func changedOwner(f *fixture) {
 	for _, change := range []idempotency.Change{releasing, completing("done")} {
 		c, claimed := f.endedAs("lapsed")
-		if _, err := f.store.Change(f.ctx, c.Key, change); err != nil {
-			f.Fatalf("%s: %v", change.State, err)
-		}
+		f.must(errOf(f.store.Change(f.ctx, c.Key, change)), change.State)
 		f.wantErr(f.store.Renew(f.ctx, c), idempotency.ErrFenced, change.State)
 		f.wantErr(f.store.Settle(f.ctx, c.Key, claimed, complete("late")), idempotency.ErrFenced, change.State)
 		if got := f.lookup(c.Key); got.State != change.State {
@@ -209,9 +191,7 @@ func forgetAnyState(f *fixture) {
 		c, before := f.endedAs(name)
 		f.must(f.store.Forget(f.ctx, c.Key, idempotency.Precondition{}), name)
 		f.absent(c.Key)
-		if response := f.response(c.Key, before.Token); response != nil {
-			f.Errorf("forgotten, %s: the response is still there", name)
-		}
+		f.noResponse(c.Key, before.Token, "forgotten: the response is still there", name)
 		f.wantErr(f.store.Forget(f.ctx, c.Key, idempotency.Precondition{}), idempotency.ErrGone, name)
 		again := f.claim(f.newClaim(c.Key), idempotency.Proceed)
 		if again.Record.Attempt != 1 || again.Previous != nil {
@@ -222,9 +202,7 @@ func forgetAnyState(f *fixture) {
 
 func operatorWithoutRecord(f *fixture) {
 	for _, change := range []idempotency.Change{releasing, completing("done")} {
-		if _, err := f.store.Change(f.ctx, key("a"), change); !errors.Is(err, idempotency.ErrGone) {
-			f.Errorf("change to %s: %v", change.State, err)
-		}
+		f.wantErr(errOf(f.store.Change(f.ctx, key("a"), change)), idempotency.ErrGone, change.State)
 	}
 	f.wantErr(f.store.Forget(f.ctx, key("a"), idempotency.Precondition{}), idempotency.ErrGone)
 	f.absent(key("a"))
@@ -235,9 +213,7 @@ func operatorBesideRun(f *fixture) {
 		f.Helper()
 		before := f.lookup(k)
 		for _, change := range []idempotency.Change{releasing, completing("done")} {
-			if _, err := f.peer.Change(f.ctx, k, change); !errors.Is(err, idempotency.ErrInFlight) {
-				f.Errorf("change to %s: %v", change.State, err)
-			}
+			f.wantErr(errOf(f.peer.Change(f.ctx, k, change)), idempotency.ErrInFlight, change.State)
 		}
 		f.wantErr(f.peer.Forget(f.ctx, k, idempotency.Precondition{}), idempotency.ErrInFlight)
 		f.sameRecord("lookup", f.lookup(k), before)

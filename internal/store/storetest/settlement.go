@@ -70,13 +70,9 @@ func withdrawsNothing(f *fixture) {
 			f.Errorf("%s: %d records are listed, %v", when, len(page), err)
 		}
 		f.wantErr(f.peer.Renew(f.ctx, c), idempotency.ErrGone, when)
-		if _, err := f.peer.Change(f.ctx, k, releasing); !errors.Is(err, idempotency.ErrGone) {
-			f.Errorf("%s: release: %v, want ErrGone", when, err)
-		}
+		f.wantErr(errOf(f.peer.Change(f.ctx, k, releasing)), idempotency.ErrGone, when)
 		f.wantErr(f.peer.Forget(f.ctx, k, idempotency.Precondition{}), idempotency.ErrGone, when)
-		if response := f.response(k, c.Token); response != nil {
-			f.Errorf("%s: there is a response %+v", when, response)
-		}
+		f.noResponse(k, c.Token, "there is a response", when)
 	}
 	nothing("before")
 	for range 3 {

@@ -283,3 +283,14 @@ func (f *fixture) wantErr(err, want error, context ...any) {
 		f.Error(append(context, fmt.Sprintf("%v, want %v", err, want))...)
 	}
 }
+
+// errOf returns the error of a call.
+func errOf[T any](_ T, err error) error { return err }
+
+// noResponse fails the subtest if there is a response.
+func (f *fixture) noResponse(k idempotency.Key, token, what string, context ...any) {
+	f.Helper()
+	if response := f.response(k, token); response != nil {
+		f.Error(append(context, fmt.Sprintf("%s: %+v", what, response))...)
+	}
+}
