@@ -330,25 +330,22 @@ func TestHangingReads(t *testing.T) {
 // Close does not wait for a disk that hangs, and nothing that was acknowledged is lost. The
 // directory stays locked until the last write has ended.
 func TestCloseOnAHangingDisk(t *testing.T) {
-	t.Parallel() // closeTimeout passes
-	fs := newFaulty(newMemory())
-	s := openStore(t, fs, storePath)
-	keep(t, s, 0, 50)
-	end := fs.hang(errorfs.OpIsWrite)
-	wantErr(t, errOf(s.Claim(timeoutContext(t, time.Millisecond), holding("hangs"))), context.DeadlineExceeded)
-	wantErr(t, s.Close(), errHangs)
-	fs.set(nil) // for other writes
-	if _, err := openIn(fs, storePath, zap.NewNop()); err == nil {
-		t.Error("the store was opened while a write hangs")
-	}
-	end()
-	poll(t, "the directory is unlocked", func() (unlocked bool) {
-		next, err := openIn(fs, storePath, zap.NewNop())
-		if err == nil {
-			replaysAll(t, next, 0, 50)
-			closeStore(t, next)
+	synctest.Test(t, func(t *testing.T) {
+		fs := newFaulty(newMemory())
+		s := openStore(t, fs, storePath)
+		keep(t, s, 0, 50)
+		end := fs.hang(errorfs.OpIsWrite)
+		wantErr(t, errOf(s.Claim(timeoutContext(t, time.Millisecond), holding("hangs"))), context.DeadlineExceeded)
+		wantErr(t, s.Close(), errHangs)
+		fs.set(nil) // for other writes
+		if _, err := openIn(fs, storePath, zap.NewNop()); err == nil {
+			t.Error("the store was opened while a write hangs")
 		}
-		return err == nil
+		end()
+		synctest.Wait()
+		next := openStore(t, fs, storePath)
+		replaysAll(t, next, 0, 50)
+		closeStore(t, next)
 	})
 }
 
