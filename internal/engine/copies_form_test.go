@@ -97,9 +97,7 @@ func TestFirstDuplicatesTogether(t *testing.T) {
 	if first.Record != second.Record || first.Response != second.Response {
 		t.Error("a later duplicate decodes the copy again")
 	}
-	if n := a.link.count("claim"); n != 1 {
-		t.Errorf("the store was asked %d times, want once", n)
-	}
+	equal(t, a.link.count("claim"), 1, "claims")
 }
 
 // A copy shares a large body, and does not keep a large buffer for a small one.

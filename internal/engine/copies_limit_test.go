@@ -41,9 +41,7 @@ func TestCopiesHaveALimit(t *testing.T) {
 		}
 	}
 	for n, want := range map[int]bool{9: false, 8: false, 0: false, 3: true} {
-		if got := a.asks(numbered(n)); got != want {
-			t.Errorf("a duplicate of the response number %d asks the store: %v, want %v", n, got, want)
-		}
+		equal(t, a.asks(numbered(n)), want, "a duplicate asks the store, of the response", n)
 	}
 	held := copies.Bytes()
 	wantEnd(t, a.run(numbered(10)), created(strings.Repeat("x", 100<<10)), resultKept)
@@ -58,17 +56,13 @@ func TestCopiesHaveALimit(t *testing.T) {
 		t.Errorf("with a limit of 40 KiB the copies take %d bytes", held)
 	}
 	copies.SetLimit(0)
-	if held := copies.Bytes(); held != 0 {
-		t.Errorf("turned off, the copies take %d bytes", held)
-	}
+	equal(t, copies.Bytes(), 0, "bytes that copies take, turned off")
 	for _, c := range []struct {
 		limit int64
 		asks  [2]bool
 	}{{0, [2]bool{true, true}}, {100 << 10, [2]bool{true, false}}} {
 		copies.SetLimit(c.limit)
-		if got := [2]bool{a.asks(numbered(9)), a.asks(numbered(9))}; got != c.asks {
-			t.Errorf("with a limit of %d two duplicates ask the store: %v, want %v", c.limit, got, c.asks)
-		}
+		equal(t, [2]bool{a.asks(numbered(9)), a.asks(numbered(9))}, c.asks, "two duplicates ask the store, with the limit", c.limit)
 	}
 }
 
@@ -92,9 +86,7 @@ func TestStoresShareTheLimitAndNothingElse(t *testing.T) {
 		t.Error("a key that was freed in one store lost its copy of the other")
 	}
 	must(t, b.Close())
-	if held := copies.Bytes(); held != 0 {
-		t.Errorf("a closed engine leaves copies of %d bytes", held)
-	}
+	equal(t, copies.Bytes(), 0, "bytes that a closed engine leaves")
 }
 
 func TestKeptResponse(t *testing.T) {

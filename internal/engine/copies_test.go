@@ -117,9 +117,7 @@ func TestCopyOfAStoreInThisProcessComesWithTheFirstDuplicate(t *testing.T) {
 		req := someRequest()
 		run := r.run(req)
 		wantEnd(t, run, created("paid"), resultKept)
-		if n := copies.Bytes(); n != 0 {
-			t.Errorf("a copy of %d bytes was made before a duplicate came", n)
-		}
+		equal(t, copies.Bytes(), 0, "bytes of copies before a duplicate came")
 		wantReplay(t, r.claim(req), run.ExecutionID(), created("paid"), false)
 		if copies.Bytes() == 0 {
 			t.Error("the first duplicate has made no copy")

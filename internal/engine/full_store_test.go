@@ -76,9 +76,7 @@ func TestNoRunBeginsWhileResponsesWaitForRoom(t *testing.T) {
 			wantFull(t, a.claim(nth(100+n)))
 			time.Sleep(7 * time.Second)
 		}
-		if n := a.observer.overloads()["limit "+string(engine.LimitMemoryStore)]; n != 20 {
-			t.Errorf("memory_store has refused %d times, want 20", n)
-		}
+		equal(t, a.observer.overloads()["limit "+string(engine.LimitMemoryStore)], 20, "refusals by memory_store")
 		for n := range 60 {
 			if got := as[engine.Replay](t, a.claim(nth(n))); string(got.Response.Body) != string(answer.Body) {
 				t.Errorf("key %d is answered with %+v", n, got.Response)

@@ -176,9 +176,7 @@ func TestOperationsAreTimed(t *testing.T) {
 		run := a.run(req)
 		time.Sleep(someLease / 2)
 		wantEnd(t, run, created("one"), resultKept)
-		if took := a.observer.took[engine.OperationClaim]; took != 100*time.Millisecond {
-			t.Errorf("the claim took %v, want 100ms", took)
-		}
+		equal(t, a.observer.took[engine.OperationClaim], 100*time.Millisecond, "the claim took")
 		var names []string
 		for _, operation := range engine.Operations {
 			names = append(names, string(operation))

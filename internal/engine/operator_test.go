@@ -50,14 +50,10 @@ func TestOperatorCompletesAnExhaustedKey(t *testing.T) {
 			ctx := engine.ByOperator(context.Background(), operator)
 			must(t, r.Complete(ctx, req.Key, created("by hand"), idempotency.Precondition{}))
 			wantReplay(t, r.claim(req), run.ExecutionID(), created("by hand"), false)
-			if got := r.stored(req).Reason; got != "completed by "+by {
-				t.Errorf("the reason is %q, want that it was completed by %s", got, by)
-			}
+			equal(t, r.stored(req).Reason, "completed by "+by, "the reason is", by)
 			wantErr(t, r.Complete(ctx, req.Key, created("again"), idempotency.Precondition{}), idempotency.ErrComplete)
 			must(t, r.Release(ctx, req.Key, idempotency.Precondition{}))
-			if got := r.stored(req).Reason; got != "released by "+by {
-				t.Errorf("the reason is %q, want that it was released by %s", got, by)
-			}
+			equal(t, r.stored(req).Reason, "released by "+by, "the reason is", by)
 		}
 	})
 }

@@ -324,9 +324,7 @@ func wantEnd(t *testing.T, run *engine.Run, response *idempotency.Response, want
 // wantStored is wantEnd with an onStored function.
 func wantStored(t *testing.T, run *engine.Run, response *idempotency.Response, want result, onStored func()) {
 	t.Helper()
-	if got := resultOf(run.Settle(idempotency.End{How: idempotency.Answered, Response: response}, onStored)); got != want {
-		t.Errorf("the run ended %q, want %q", got, want)
-	}
+	equal(t, resultOf(run.Settle(idempotency.End{How: idempotency.Answered, Response: response}, onStored)), want, "the run ended")
 }
 
 // stored returns the record of the key as the shared store has it.
@@ -363,5 +361,13 @@ func wantErr(t testing.TB, err, want error, context ...any) {
 	t.Helper()
 	if !errors.Is(err, want) {
 		t.Error(append(context, fmt.Sprintf("%v, want %v", err, want))...)
+	}
+}
+
+// equal checks a value, which what names.
+func equal[T comparable](t testing.TB, got, want T, what string, context ...any) {
+	t.Helper()
+	if got != want {
+		t.Error(append(context, fmt.Sprintf("%s: %v, want %v", what, got, want))...)
 	}
 }

@@ -54,9 +54,7 @@ func TestLargeResponseHasMoreTime(t *testing.T) {
 			a.link.fail(hung, "settle")
 			start := time.Now()
 			wantEnd(t, run, created(strings.Repeat("x", size)), resultTrying)
-			if took := time.Since(start).Truncate(time.Second / 10); took != a.Timeout()+extra {
-				t.Errorf("%d bytes: given up after %v, want %v", size, took, a.Timeout()+extra)
-			}
+			equal(t, time.Since(start).Truncate(time.Second/10), a.Timeout()+extra, "given up after", size)
 			a.link.fail(works)
 			a.drain()
 		})
