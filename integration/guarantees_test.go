@@ -14,32 +14,91 @@ var (
 	testSource = regexp.MustCompile(`(?m)^func ((?:Test|Fuzz)\w+)\(\w+ \*testing\.[TF]\)`)
 )
 
-// promises.md names tests that there are, some of them for each row of the table of faults.
+const promisesHeading = "| promise | held lowest by | through the binary | mutation |\n|---|---|---|---|\n"
+
+// promises.md names what holds each promise. The sentences are its own: the pages may say the
+// same in other words.
 func TestPromisesHaveTheirTests(t *testing.T) {
 	t.Parallel()
-	index, err := os.ReadFile("promises.md")
+	text, err := os.ReadFile("promises.md")
 	if err != nil {
 		t.Fatal(err)
 	}
-	written := testsOfTheModule(t)
-	for _, name := range testName.FindAllStringSubmatch(string(index), -1) {
-		if !written[name[1]] {
-			t.Errorf("promises.md names %s, and there is no such test", name[1])
-		}
+	_, table, found := strings.Cut(string(text), promisesHeading)
+	if !found {
+		t.Fatal("promises.md has no table of promises")
 	}
-	faults := pageTable(t, "guarantees.md", "| fault | promise |")
-	for _, row := range faults {
-		if !strings.Contains(string(index), "\n| "+row[0]+" | `") {
-			t.Errorf("promises.md names no test for: %s", row[0])
+	table, _, _ = strings.Cut(table, "\n\n")
+	written, mutations, faults := testsOfTheModule(t), promisesOfMutations(t), 0
+	for line := range strings.Lines(table) {
+		cells := strings.Split(strings.ReplaceAll(strings.TrimSpace(line), "`", ""), "|")
+		if len(cells) != 6 {
+			t.Fatalf("%q has no four cells", line)
 		}
+		for i := range cells {
+			cells[i] = strings.TrimSpace(cells[i])
+		}
+		promise, lowest, binary, mutation := cells[1], cells[2], cells[3], cells[4]
+		if strings.HasPrefix(promise, "**") {
+			faults++
+		}
+		promise = strings.ReplaceAll(promise, "**", "")
+		if !written[lowest] {
+			t.Errorf("%s: there is no test %q", promise, lowest)
+		}
+		if binary != "" && !written["integration."+binary] {
+			t.Errorf("%s: integration has no test %q", promise, binary)
+		}
+		if mutation == "" {
+			continue
+		}
+		if says := mutations[mutation]; says != promise {
+			t.Errorf("the mutation %q says %q, and its row %q", mutation, says, promise)
+		}
+		delete(mutations, mutation)
 	}
-	const promises = 12 // of the contract, and rows that divide one of them
-	if len(faults) < promises {
-		t.Errorf("the table has %d rows, want at least %d", len(faults), promises)
+	for mutation := range mutations {
+		t.Errorf("the mutation %s is in no row of its own", mutation)
+	}
+	if rows := pageTable(t, "guarantees.md", "| fault | promise |"); faults < len(rows) {
+		t.Errorf("promises.md has %d faults; docs/guarantees.md has %d", faults, len(rows))
 	}
 }
 
-// testsOfTheModule returns the names of all test functions.
+// promisesOfMutations returns the first line of each mutation.
+func promisesOfMutations(t *testing.T) map[string]string {
+	t.Helper()
+	paths, err := filepath.Glob("../tools/mutate/mutations/*.txt")
+	if err != nil || len(paths) == 0 {
+		t.Fatalf("there are no mutations: %v", err)
+	}
+	promises := map[string]string{}
+	for _, path := range paths {
+		text, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		first, _, _ := strings.Cut(string(text), "\n")
+		promises[strings.TrimSuffix(filepath.Base(path), ".txt")] = strings.ReplaceAll(first, "`", "")
+	}
+	return promises
+}
+
+// Users do not read test functions.
+func TestPagesNameNoTests(t *testing.T) {
+	t.Parallel()
+	for _, page := range docPages(t) {
+		text, err := os.ReadFile(page)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if name := testName.Find(text); name != nil && strings.HasPrefix(page, "../docs/") {
+			t.Errorf("%s names %s: it belongs in integration/promises.md", page, name)
+		}
+	}
+}
+
+// testsOfTheModule returns all test functions, each as its package.Name: engine.TestCopies.
 func testsOfTheModule(t *testing.T) map[string]bool {
 	t.Helper()
 	names := map[string]bool{}
@@ -52,7 +111,7 @@ func testsOfTheModule(t *testing.T) map[string]bool {
 			return err
 		}
 		for _, found := range testSource.FindAllStringSubmatch(string(source), -1) {
-			names[found[1]] = true
+			names[filepath.Base(filepath.Dir(path))+"."+found[1]] = true
 		}
 		return nil
 	})
