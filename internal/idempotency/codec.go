@@ -1,13 +1,11 @@
 package idempotency
 
 import (
-	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
 	"math"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/cespare/xxhash/v2"
@@ -22,7 +20,7 @@ import (
 //
 //	magic and version, 4 bytes | checksum, 8 bytes | length of the CBOR, 4 bytes | CBOR | body
 //
-// The CBOR (RFC 8949) is an array of fields. The checksum covers what follows it except the body.
+// The CBOR (RFC 8949) is an array of fields, which cbor.go encodes and a library decodes. The checksum covers what follows it except the body.
 // The fields have the length and the checksum of the body, so that a store can keep the body
 // elsewhere. The checksum also covers the key and, for a response, the token of the run, so that
 // a value under another key or token is an error.
@@ -40,7 +38,7 @@ const (
 	lengthSize   = 4
 )
 
-// storedRecord is a [Record] with times in milliseconds since 1970, 0 for none.
+// storedRecord is what decoding reads: a [Record] with times in milliseconds since 1970, 0 for none.
 type storedRecord struct {
 	_      struct{} `cbor:",toarray"`
 	Record Record
@@ -49,7 +47,7 @@ type storedRecord struct {
 	Claimed, Ended, LeaseUntil, Expires int64
 }
 
-// storedHead is a [Response] with the length and the checksum of its body in place of the body.
+// storedHead is what decoding reads: a [Response] with the length and the checksum of its body in place of the body.
 type storedHead struct {
 	_        struct{} `cbor:",toarray"`
 	Response Response
@@ -58,31 +56,23 @@ type storedHead struct {
 }
 
 // Header values may have any bytes, so texts need not be UTF-8.
-var (
-	encoding = must(cbor.EncOptions{Sort: cbor.SortBytewiseLexical}.UserBufferEncMode())
-	decoding = must(cbor.DecOptions{
+var decoding = func() cbor.DecMode {
+	mode, err := cbor.DecOptions{
 		UTF8: cbor.UTF8DecodeInvalid, DupMapKey: cbor.DupMapKeyEnforcedAPF, IndefLength: cbor.IndefLengthForbidden,
 		TagsMd: cbor.TagsForbidden, ExtraReturnErrors: cbor.ExtraDecErrorUnknownField,
-	}.DecMode())
-)
-
-func must[T any](mode T, err error) T {
+	}.DecMode()
 	if err != nil {
 		panic("idempotency: options of CBOR: " + err.Error()) // they are constant
 	}
 	return mode
-}
+}()
 
 // AppendRecord appends the stored form of a key's record. Times are stored in whole
 // milliseconds.
 func AppendRecord(dst []byte, key Key, r *Record) []byte {
 	at := len(dst)
 	dst = append(slices.Grow(dst, defaultCapacity), recordMagic...)
-	e := encoders.Get().(*encoder)
-	e.record.set(r)
-	dst = e.encode(append(dst, make([]byte, checksumSize)...), &e.record)
-	e.record = storedRecord{}
-	encoders.Put(e)
+	dst = appendRecord(append(dst, make([]byte, checksumSize)...), r)
 	seal(dst[at:], &key, "")
 	return dst
 }
@@ -124,11 +114,7 @@ func AppendResponse(dst []byte, key Key, token string, r *Response) []byte {
 func AppendResponseHead(dst []byte, key Key, token string, r *Response) []byte {
 	at := len(dst)
 	dst = append(slices.Grow(dst, defaultCapacity), responseMagic...)
-	e := encoders.Get().(*encoder)
-	e.head = storedHead{Response: *r, Length: len(r.Body), Sum: xxhash.Sum64(r.Body)}
-	dst = e.encode(append(dst, make([]byte, checksumSize+lengthSize)...), &e.head)
-	e.head = storedHead{}
-	encoders.Put(e)
+	dst = appendHead(append(dst, make([]byte, checksumSize+lengthSize)...), r)
 	head := dst[at:]
 	if len(head) > math.MaxUint32 {
 		panic("idempotency: a response's header of 4 GiB") // HTTP servers and clients take some MiB at most
@@ -185,34 +171,6 @@ func DecodeResponseParts(key Key, token string, head, body []byte) (*Response, e
 
 // defaultCapacity is enough for most records and for the headers of most responses, in bytes.
 const defaultCapacity = 512
-
-// encoder has what encoding allocates. It has a buffer of its own, so that dst can stay on the stack.
-type encoder struct {
-	buffer bytes.Buffer
-	record storedRecord
-	head   storedHead
-}
-
-var encoders = sync.Pool{New: func() any { return new(encoder) }}
-
-// encode appends a value to dst. The caller clears the value before it returns the encoder.
-func (e *encoder) encode(dst []byte, stored any) []byte {
-	if err := encoding.MarshalToBuffer(stored, &e.buffer); err != nil {
-		panic("idempotency: a value that CBOR cannot hold: " + err.Error()) // impossible by its type
-	}
-	dst = append(dst, e.buffer.Bytes()...)
-	e.buffer.Reset()
-	return dst
-}
-
-func (s *storedRecord) set(r *Record) {
-	s.Record = *r
-	s.Claimed, s.Ended, s.LeaseUntil, s.Expires = millis(r.Claimed), millis(r.Ended), millis(r.LeaseUntil), millis(r.Expires)
-	if r.Previous != nil {
-		s.Previous = new(storedRecord)
-		s.Previous.set(r.Previous)
-	}
-}
 
 func (s *storedRecord) record() *Record {
 	r := &s.Record
