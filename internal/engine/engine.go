@@ -62,6 +62,7 @@ type Engine struct {
 	unsubscribe func()
 	inProcess   bool         // the store is an inProcess
 	timeout     atomic.Int64 // a time.Duration
+	shared      atomic.Pointer[sharedContext]
 
 	copies      *ownCopies
 	flights     flights
@@ -281,12 +282,36 @@ func (e *Engine) tally(observed bool) *tally {
 func (e *Engine) Timeout() time.Duration { return time.Duration(e.timeout.Load()) }
 
 // withTimeout is context.WithTimeout, except that an inProcess store needs no timeout: it never
-// blocks.
+// blocks. The claims of all requests, and the settlements of most, have no other end than the same
+// timeout, so those that start at about the same time share a context and its timer.
 func (e *Engine) withTimeout(ctx context.Context, timeout time.Duration) (context.Context, context.CancelFunc) {
-	if e.inProcess {
+	switch {
+	case e.inProcess:
 		return ctx, func() {}
+	case ctx == context.Background() && timeout == e.Timeout():
+		return e.sharedTimeout(timeout), func() {}
+	default:
+		return context.WithTimeout(ctx, timeout)
 	}
-	return context.WithTimeout(ctx, timeout)
+}
+
+// sharedContext is the context of the operations that start before a time, with one timeout.
+type sharedContext struct {
+	context.Context
+	timeout time.Duration
+	until   time.Time
+}
+
+// sharedTimeout returns a context that ends after the timeout, or up to 2 % of it earlier.
+func (e *Engine) sharedTimeout(timeout time.Duration) context.Context {
+	now := time.Now()
+	if s := e.shared.Load(); s != nil && s.timeout == timeout && now.Before(s.until) {
+		return s.Context
+	}
+	ctx, cancel := context.WithDeadline(context.Background(), now.Add(timeout))
+	_ = cancel // not before the deadline: other operations have the context too
+	e.shared.Store(&sharedContext{ctx, timeout, now.Add(timeout / 50)})
+	return ctx
 }
 
 // Close stops the background work and closes the store. It does not wait for runs:

@@ -2,6 +2,7 @@ package engine_test
 
 import (
 	"context"
+	"strconv"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -119,5 +120,25 @@ func TestKeptResponseThatDoesNotCome(t *testing.T) {
 		a, req := newReplica(t, mute{newShared(t)}), someRequest()
 		wantEnd(t, a.run(req), created("one"), resultKept)
 		wantRefusal(t, a.claim(req), engine.ReasonUnreadable, "")
+	})
+}
+
+// Claims that start at about the same time share a deadline, which is at most 2 % early.
+func TestClaimsShareADeadline(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, timeout := newReplica(t, newShared(t)), storeTimeout
+		a.link.fail(hung)
+		var all []*waiter
+		for n := range 100 {
+			all = append(all, a.claimLater(context.Background(), withKey(someRequest(), strconv.Itoa(n))))
+			time.Sleep(timeout / 200)
+		}
+		for _, w := range all {
+			wantRefusal(t, w.decision(), engine.ReasonUnavailable, "")
+			if w.took > timeout || w.took <= timeout*49/50 {
+				t.Errorf("it took %v, want %v or up to 2 %% less", w.took, timeout)
+			}
+		}
+		a.link.fail(works)
 	})
 }

@@ -117,7 +117,8 @@ const minStoreRate = 1 << 20
 func (e *Engine) settle(key idempotency.Key, claimed *idempotency.Record, s idempotency.Settlement) error {
 	timeout := e.Timeout()
 	if s.Response != nil {
-		timeout += time.Duration(len(s.Response.Body)) * time.Second / minStoreRate
+		more := time.Duration(len(s.Response.Body)) * time.Second / minStoreRate
+		timeout += more.Truncate(10 * time.Millisecond) // small responses have the same timeout, and so share contexts
 	}
 	call := e.startCall(context.Background(), OperationSettle, timeout)
 	return call.done(e.store.Settle(call.ctx, key, claimed, s))
