@@ -58,7 +58,7 @@ type command struct {
 }
 
 // aside are the flags that change no figure.
-var aside = []string{"json", "write", "from", "dir", "project", "within"}
+var aside = []string{"json", "write", "from", "dir", "project", "against", "within"}
 
 // expression is a flag with a regular expression.
 type expression struct{ to **regexp.Regexp }
@@ -74,17 +74,17 @@ func (e expression) Set(text string) (err error) {
 var short = map[string]string{"rounds": "2", "for": "300ms", "keys": "4000", "rates": "300"}
 
 func parse(arguments []string, said io.Writer) (*command, error) {
-	c := &command{options: measure.Options{Rates: []float64{500, 1000, 2000}}}
+	c := &command{options: measure.Options{Rates: []float64{1000}}}
 	o := &c.options
 	flags := flag.NewFlagSet("bench", flag.ContinueOnError)
 	flags.SetOutput(said)
 	flags.Var(expression{&o.Cases}, "cases", "measure the cases whose names this regular `expression` matches, such as first/ or growth")
 	flags.Var(expression{&o.Without}, "without", "leave out the cases whose names this regular `expression` matches")
-	flags.IntVar(&o.Rounds, "rounds", 7, "how often each case has its turn")
+	flags.IntVar(&o.Rounds, "rounds", 5, "how often each case has its turn")
 	flags.DurationVar(&o.For, "for", 3*time.Second, "how long a turn is")
 	flags.IntVar(&o.Connections, "connections", 32, "connections of the closed loops")
-	flags.IntVar(&o.Keys, "keys", 1_000_000, "how many keys the stores grow to")
-	flags.Func("rates", "requests per second of the open loops, with commas (default 500,1000,2000)", func(text string) error {
+	flags.IntVar(&o.Keys, "keys", 200_000, "how many keys the stores grow to")
+	flags.Func("rates", "requests per second of the open loops, with commas (default 1000)", func(text string) error {
 		o.Rates = nil
 		for rate := range strings.SplitSeq(text, ",") {
 			n, err := strconv.ParseFloat(rate, 64)
@@ -95,18 +95,12 @@ func parse(arguments []string, said io.Writer) (*command, error) {
 		}
 		return nil
 	})
-	flags.Func("appendonly", "measure a Redis that writes to its disk too, with this `word` for appendfsync: everysec or always", func(text string) error {
-		if o.Appendonly = text; text != "everysec" && text != "always" {
-			return fmt.Errorf("%q is not everysec or always", text)
-		}
-		return nil
-	})
-	flags.BoolVar(&o.Replicas, "replicas", false, "measure two replicas on one Redis too")
+	flags.StringVar(&o.Against, "against", "", "measure first deliveries of the source in this `directory` too, in turns with those of -project")
 	flags.BoolVar(&o.Short, "short", false, "show in about two minutes that all cases work; the figures say nothing")
 	flags.StringVar(&o.Dir, "dir", os.TempDir(), "where the run makes its own directory, and removes it; on a disk, or the file store's flushes cost nothing")
 	flags.StringVar(&o.Project, "project", "..", "the directory of caddy-dedup's source")
 	flags.StringVar(&c.json, "json", "", "write the result to this `file`")
-	flags.StringVar(&c.write, "write", "", "bring the tables and pictures of this `page` up to date")
+	flags.StringVar(&c.write, "write", "", "bring the tables of this `page` up to date")
 	flags.StringVar(&c.from, "from", "", "measure nothing, and show the result in this `file`, which -json wrote")
 	flags.DurationVar(&c.within, "within", 3*time.Hour, "give up after this time")
 	if err := flags.Parse(arguments); err != nil {

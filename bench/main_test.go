@@ -49,7 +49,7 @@ func TestSmallestRun(t *testing.T) {
 	var out, progress strings.Builder
 	err := run(t.Context(), []string{
 		"-short", "-rounds", "1", "-for", "100ms", "-keys", "600", "-dir", dir, "-json", file, "-write", page,
-		"-cases", "^(first/memory|first/redis|duplicate/redis|latency/first/file|large/memory|burst/still|growth/file)$",
+		"-cases", "^(first/memory|first/redis|duplicate/redis|bare/redis|fiber/first|latency/first/file|growth/file)$",
 	}, &out, &progress)
 	if err != nil {
 		t.Fatalf("%v\n%s", err, progress.String())
@@ -67,9 +67,10 @@ func TestSmallestRun(t *testing.T) {
 		}
 	}
 	for _, want := range []string{
-		"requests plain rate", "requests first/memory ratio", "requests first/redis ratio", "requests duplicate/redis rate",
-		"costs first/memory beyond", "costs first/redis reads", "latency latency/first/file@300 p99", "large large/memory peak",
-		"bursts burst/still refused", "growth growth/file cost", "growth growth/file disk", "growth growth/file expiring",
+		"requests plain rate", "requests first/memory ratio", "requests first/redis redis", "requests duplicate/redis of-respond",
+		"requests first/redis allocations", "requests bare/redis ratio", "requests fiber/first ratio",
+		"latency latency/plain@300 p50", "latency latency/first/file@300 added", "growth growth/file speed", "growth growth/file disk",
+		"growth growth/file expiring",
 	} {
 		if !has[want] {
 			t.Errorf("the result has no figure %q", want)
@@ -134,12 +135,12 @@ func TestFlags(t *testing.T) {
 	if o.Rounds != 9 || o.For != 300*time.Millisecond || o.Keys != 4000 || len(o.Rates) != 1 || !o.Cases.MatchString("first/file") {
 		t.Errorf("-short with -rounds 9 is %+v", o)
 	}
-	if c, err = parse([]string{"-rates", "10,2.5"}, io.Discard); err != nil || len(c.options.Rates) != 2 || c.options.Rates[1] != 2.5 || c.options.Keys != 1_000_000 {
+	if c, err = parse([]string{"-rates", "10,2.5"}, io.Discard); err != nil || len(c.options.Rates) != 2 || c.options.Rates[1] != 2.5 || c.options.Keys != 200_000 {
 		t.Errorf("-rates 10,2.5 is %+v, %v", c, err)
 	}
 	for _, bad := range [][]string{
 		{"-cases", "("}, {"-rates", "0"}, {"-rates", "fast"}, {"-rates", "NaN"}, {"-rounds", "0"}, {"-for", "1ms"}, {"-keys", "9"},
-		{"-connections", "0"}, {"-appendonly", "sometimes"}, {"first/file"}, {"-unknown"},
+		{"-connections", "0"}, {"first/file"}, {"-unknown"},
 	} {
 		if c, err := parse(bad, io.Discard); err == nil {
 			t.Errorf("%q is taken for %+v", bad, c.options)
@@ -149,7 +150,7 @@ func TestFlags(t *testing.T) {
 
 // The page has the flags that a reader needs, and no paths of the machine.
 func TestSettingsOfTheRun(t *testing.T) {
-	c, err := parse([]string{"-short", "-json", "/tmp/a", "-rounds=3", "--write=b.md", "-cases", "^first/", "-dir", "/disk"}, io.Discard)
+	c, err := parse([]string{"-short", "-json", "/tmp/a", "-rounds=3", "--write=b.md", "-cases", "^first/", "-dir", "/disk", "-against", "/old"}, io.Discard)
 	if want := []string{"-short", "-rounds=3", "-cases", "^first/"}; err != nil || !slices.Equal(c.settings, want) {
 		t.Errorf("the settings are %q, %v; want %q", c.settings, err, want)
 	}

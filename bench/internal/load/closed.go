@@ -43,24 +43,6 @@ func Closed(ctx context.Context, r Request, connections int, until Until) Result
 	return join(parts, time.Since(began))
 }
 
-// AtOnce sends n requests at the same time, each over a connection of its own.
-func AtOnce(ctx context.Context, r Request, n int) Result {
-	s := newSender(r, n)
-	defer s.close()
-	parts := make([]Result, n)
-	began := time.Now()
-	var done sync.WaitGroup
-	for i := range parts {
-		done.Go(func() {
-			at := time.Now()
-			failure := s.send(ctx)
-			parts[i].add(time.Since(at), failure)
-		})
-	}
-	done.Wait()
-	return join(parts, time.Since(began))
-}
-
 func join(parts []Result, took time.Duration) Result {
 	whole := Result{Took: took}
 	for _, part := range parts {

@@ -37,7 +37,7 @@ func created(w http.ResponseWriter, _ *http.Request) {
 }
 
 func requestTo(s *recording) Request {
-	return Request{URLs: []string{s.URL}, Key: func(n int64) string { return fmt.Sprint("k", n) }, Body: []byte("{}"), Size: 4}
+	return Request{URL: s.URL, Key: func(n int64) string { return fmt.Sprint("k", n) }, Body: []byte("{}"), Size: 4}
 }
 
 func TestClosedLoopSendsEachRequestOnce(t *testing.T) {
@@ -50,31 +50,6 @@ func TestClosedLoopSendsEachRequestOnce(t *testing.T) {
 		if n != 1 {
 			t.Errorf("the key %q was sent %d times", key, n)
 		}
-	}
-}
-
-func TestAllAtOnceAreUnderWayTogether(t *testing.T) {
-	var arrived sync.WaitGroup
-	arrived.Add(50)
-	s := startRecording(t, func(w http.ResponseWriter, r *http.Request) {
-		arrived.Done()
-		arrived.Wait() // it ends only if all 50 are here
-		created(w, r)
-	})
-	if got := AtOnce(t.Context(), requestTo(s), 50); got.Good() != 50 || got.Err() != nil {
-		t.Errorf("%d answers: %v", got.Good(), got.Err())
-	}
-}
-
-func TestReplicasAreAskedInTurn(t *testing.T) {
-	a, b := startRecording(t, created), startRecording(t, created)
-	r := requestTo(a)
-	r.URLs = append(r.URLs, b.URL)
-	if err := Closed(t.Context(), r, 4, Until{Requests: 10}).Err(); err != nil {
-		t.Fatal(err)
-	}
-	if len(a.keys) != 5 || len(b.keys) != 5 {
-		t.Errorf("the replicas had %d and %d requests", len(a.keys), len(b.keys))
 	}
 }
 

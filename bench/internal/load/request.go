@@ -1,6 +1,6 @@
 // Package load sends requests and keeps what came back: in a closed loop, where each
-// connection sends its next request when it has its answer; at a fixed rate, where the
-// schedule waits for nobody; and all at once.
+// connection sends its next request when it has its answer, and at a fixed rate, where the
+// schedule waits for nobody.
 package load
 
 import (
@@ -16,18 +16,13 @@ import (
 	"time"
 )
 
-// Unprotected is the failure of an answer that says in X-Bench-Outcome that its request
-// ran without the store.
-const Unprotected = "unprotected"
-
 // patience is how long a request waits for its answer. Every way of the proxy ends
 // much earlier; this one only bounds the run.
 const patience = 30 * time.Second
 
 // Request is what is sent, again and again, and what has to come back.
 type Request struct {
-	// URLs are asked in turn: a replica each.
-	URLs []string
+	URL string
 	// Key returns the idempotency key of the n-th request; "" is none.
 	Key  func(n int64) string
 	Body []byte
@@ -128,8 +123,7 @@ func (s *sender) close() { s.client.CloseIdleConnections() }
 // send sends the next request and says what was wrong with the answer, "" if nothing.
 func (s *sender) send(ctx context.Context) (failure string) {
 	n := s.sent.Add(1) - 1
-	url := s.request.URLs[n%int64(len(s.request.URLs))]
-	r, err := http.NewRequestWithContext(ctx, http.MethodPost, url, bytes.NewReader(s.request.Body))
+	r, err := http.NewRequestWithContext(ctx, http.MethodPost, s.request.URL, bytes.NewReader(s.request.Body))
 	if err != nil {
 		return err.Error()
 	}
@@ -162,9 +156,6 @@ func (s *sender) judge(answer *http.Response) (failure string) {
 	}
 	if size != s.request.Size {
 		return fmt.Sprintf("an answer of %d bytes, not %d", size, s.request.Size)
-	}
-	if answer.Header.Get("X-Bench-Outcome") == Unprotected {
-		return Unprotected
 	}
 	if marked := answer.Header.Get("Idempotent-Replayed") == "true"; s.request.Replayed != nil && marked != *s.request.Replayed {
 		return fmt.Sprintf("an answer that is marked as a replay: %v", marked)

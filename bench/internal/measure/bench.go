@@ -30,11 +30,9 @@ type Options struct {
 	Rates []float64
 	// Keys is how far the stores grow.
 	Keys int
-	// Appendonly adds a Redis that writes to its disk, with this word for appendfsync.
-	Appendonly string
-	// Replicas adds two proxies on one Redis.
-	Replicas bool
-	// Short leaves out what takes its time whatever the flags say.
+	// Against is the directory of another source of caddy-dedup, for cases other/; "" for none.
+	Against string
+	// Short waits for less than it takes until all expired keys are removed.
 	Short bool
 	// Dir is where the run makes its own directory, and Project that of caddy-dedup.
 	Dir, Project string
@@ -51,8 +49,6 @@ type Bench struct {
 	set      *process.Set
 	stage    *servers.Stage
 	upstream *servers.Upstream
-	// copies says whether this caddy-dedup knows local_copies.
-	copies bool
 	// subjects are those that were started, by their names.
 	subjects map[string]*subject
 	keys     *keys
@@ -95,22 +91,19 @@ func (b *Bench) run(dir string) error {
 		b.note("%s is in memory, not on a disk: the file store's flushes cost nothing there. Use -dir.", b.Dir)
 	}
 	b.say("build caddy-dedup")
-	size, err := b.stage.BuildProduct()
-	if err != nil {
+	if err := b.stage.BuildProduct(); err != nil {
 		return err
 	}
+	if b.Against != "" {
+		if err := b.stage.BuildOther(b.Against); err != nil {
+			return err
+		}
+	}
+	var err error
 	if b.upstream, err = b.stage.StartUpstream(b.Program); err != nil {
 		return err
 	}
-	if b.copies, err = b.stage.Takes(servers.Dedup("memory", "local_copies off")); err != nil {
-		return err
-	}
-	if !b.copies {
-		b.note("This caddy-dedup has no local_copies: the cases with local copies are left out.")
-	}
-	for _, group := range []func() error{
-		b.requests, b.latency, b.large, b.bursts, b.growth, func() error { return b.size(size) }, b.engines,
-	} {
+	for _, group := range []func() error{b.requests, b.latency, b.growth} {
 		if err := group(); err != nil {
 			return err
 		}

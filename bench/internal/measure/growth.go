@@ -32,51 +32,36 @@ type growing struct {
 	base, full int
 	// fewTurn and manyTurn are the turns with few keys, which must stay few, and with many.
 	fewTurn, manyTurn load.Until
-
-	rate  report.Series // requests per second over thousands of keys
-	fades report.Series // of plain over seconds, while keys expire
 }
 
 // growth measures what becomes of a store with many keys, and while they expire.
 func (b *Bench) growth() error {
 	g := report.Group{Name: "growth", Title: "Many keys", Columns: []report.Column{
-		{Key: "cost", Title: "CPU of the proxy for a request, against few keys", Digits: 2, Spread: true},
-		{Key: "few", Title: "few"},
-		{Key: "keys", Title: "many"},
-		{Key: "expiring", Title: "speed while they expire, of before", Digits: 2, Spread: true},
+		{Key: "keys", Title: "keys"},
+		{Key: "speed", Title: "requests/s, of those with few keys", Digits: 2, Spread: true},
+		{Key: "by-cpu", Title: "by CPU of the proxy", Digits: 2, Spread: true},
+		{Key: "expiring", Title: "while they expire, of before", Digits: 2, Spread: true},
 		{Key: "anonymous", Title: "anonymous memory over plain, MB", Spread: true},
 		{Key: "heap", Title: "bytes of heap for a key"},
 		{Key: "disk", Title: "disk, MB"},
 		{Key: "disk-after", Title: "disk after, MB"},
 	}}
-	rates := report.Plot{Name: "growth", Title: "Requests per second while a store fills", X: "thousands of keys", Y: "requests/s"}
-	fades := report.Plot{Name: "expiry", Title: "Requests per second while all keys expire, plain Caddy = 1", X: "seconds", Y: "of plain"}
-	for _, c := range []struct{ store, what, goal string }{{"file", "file", "1.25"}, {"redis", "Redis", ""}, {"memory", "memory", ""}} {
+	for _, c := range []struct{ store, what string }{{"file", "file"}, {"redis", "Redis"}, {"memory", "memory"}} {
 		if !b.wants("growth/" + c.store) {
 			continue
 		}
-		grown, row, err := b.grow(c.store, c.what)
+		row, err := b.grow(c.store, c.what)
 		if err != nil {
 			return err
 		}
-		row.Goal = c.goal
 		g.Rows = append(g.Rows, row)
-		rates.Series = append(rates.Series, grown.rate)
-		if len(grown.fades.Points) > 0 {
-			fades.Series = append(fades.Series, grown.fades)
-		}
 	}
 	b.add(g)
-	for _, p := range []report.Plot{rates, fades} {
-		if len(p.Series) > 0 {
-			b.result.Plots = append(b.result.Plots, p)
-		}
-	}
 	return nil
 }
 
-func (b *Bench) grow(store, what string) (*growing, report.Row, error) {
-	row := report.Row{Name: "growth/" + store, What: what, Cells: make(map[string]stats.Spread)}
+func (b *Bench) grow(store, what string) (row report.Row, err error) {
+	row = report.Row{Name: "growth/" + store, What: what, Cells: make(map[string]stats.Spread)}
 	g := &growing{b: b, what: what, full: b.Keys}
 	if store == "memory" {
 		g.full = min(g.full, mostInMemory)
@@ -85,26 +70,24 @@ func (b *Bench) grow(store, what string) (*growing, report.Row, error) {
 	// All of the first turns together do no more than double the keys.
 	g.fewTurn = load.Until{Requests: int64(max(g.base/b.Rounds, 100))}
 	g.manyTurn = load.Until{For: b.For, Requests: int64(g.full)}
-	g.rate.Name, g.fades.Name = what, what
-	var err error
-	if g.plain, err = b.own("plain"); err != nil {
-		return g, row, err
+	if g.plain, err = b.start("plain"); err != nil {
+		return row, err
 	}
-	if g.s, err = b.own(store); err != nil {
-		return g, row, err
+	if g.s, err = b.start(store); err != nil {
+		return row, err
 	}
 	if err := g.fillAndMeasure(store, &row); err != nil {
-		return g, row, err
+		return row, err
 	}
 	if err := b.stop(g.s); err != nil {
-		return g, row, err
+		return row, err
 	}
-	return g, row, b.stop(g.plain)
+	return row, b.stop(g.plain)
 }
 
 func (g *growing) fillAndMeasure(store string, row *report.Row) error {
 	cells := row.Cells
-	heap, err := g.s.caddies[0].LiveHeap()
+	heap, err := g.s.caddy.LiveHeap()
 	if err != nil {
 		return err
 	}
@@ -132,9 +115,10 @@ func (g *growing) fillAndMeasure(store string, row *report.Row) error {
 		return err
 	}
 	// Both are against plain, so that a machine that has become slower does not count.
-	base := paired(few.grown, few.plain, cpuRatio).Median
-	cells["cost"] = paired(many.grown, many.plain, func(a, b slice) float64 { return cpuRatio(a, b) / base })
-	cells["few"], cells["keys"] = report.Single(float64(g.base)), report.Single(float64(g.full))
+	speed, cpu := ratios(few.grown, few.plain).Median, paired(few.grown, few.plain, lessProxyCPU).Median
+	cells["speed"] = paired(many.grown, many.plain, func(a, b slice) float64 { return a.perSecond / b.perSecond / speed })
+	cells["by-cpu"] = paired(many.grown, many.plain, func(a, b slice) float64 { return lessProxyCPU(a, b) / cpu })
+	cells["keys"] = report.Single(float64(g.full))
 	// One reading alone says where in its cycle the garbage collector is.
 	cells["anonymous"] = stats.Of(many.anonymous...)
 	if err := g.room(store, heap, cells); err != nil {
@@ -149,7 +133,7 @@ func (g *growing) fillAndMeasure(store string, row *report.Row) error {
 	return g.expire(end, ratios(many.grown, many.plain).Median, cells)
 }
 
-func cpuRatio(a, b slice) float64 { return a.proxyCPU / b.proxyCPU }
+func lessProxyCPU(a, base slice) float64 { return base.proxyCPU / a.proxyCPU }
 
 // fill adds keys. If end is set, they all live until then. A refused key is followed by
 // another one.
@@ -157,7 +141,7 @@ func (g *growing) fill(from, to int, end time.Time) error {
 	chunk := max(g.full/40, 500)
 	refused, said := 0, time.Now()
 	for at := from; at < to; {
-		r := g.b.fresh(g.s, servers.Small)
+		r := g.b.fresh(g.s)
 		if !end.IsZero() {
 			seconds := max(math.Ceil(time.Until(end).Seconds()), 5)
 			r.Header = func() http.Header {
@@ -173,9 +157,6 @@ func (g *growing) fill(from, to int, end time.Time) error {
 		refused += got.Refused()
 		if err := got.Err(); err != nil || refused > to-from {
 			return g.b.blame(g.s, fmt.Errorf("%d keys kept, %d refused: %w", at, refused, err))
-		}
-		if got.Good() >= chunk/2 { // the rest of a chunk is too short for a rate
-			g.rate.Points = append(g.rate.Points, report.Point{X: float64(at) / 1000, Y: got.PerSecond()})
 		}
 		if time.Since(said) > 10*time.Second {
 			g.b.say("%s: %d of %d keys, %.0f/s", g.what, at, g.full, got.PerSecond())
@@ -210,7 +191,7 @@ func (g *growing) round(p *pair, until load.Until) error {
 		s  *subject
 		to *[]slice
 	}{{g.plain, &p.plain}, {g.s, &p.grown}} {
-		got, err := g.b.measure(c.s, g.b.fresh(c.s, servers.Small), until, allRun)
+		got, err := g.b.measure(c.s, g.b.fresh(c.s), until, allRun)
 		if err != nil {
 			return err
 		}
@@ -219,15 +200,15 @@ func (g *growing) round(p *pair, until load.Until) error {
 			g.kept += got.answers
 		}
 	}
-	grown, err := process.MemoryOf(g.s.proxies[0].PID)
+	grown, err := process.Anonymous(g.s.proxy.PID)
 	if err != nil {
 		return err
 	}
-	plain, err := process.MemoryOf(g.plain.proxies[0].PID)
+	plain, err := process.Anonymous(g.plain.proxy.PID)
 	if err != nil {
 		return err
 	}
-	p.anonymous = append(p.anonymous, float64(grown.Anonymous-plain.Anonymous)/1e6)
+	p.anonymous = append(p.anonymous, float64(grown-plain)/1e6)
 	return nil
 }
 
@@ -235,9 +216,9 @@ func (g *growing) round(p *pair, until load.Until) error {
 func (g *growing) room(store string, heapBefore float64, cells map[string]stats.Spread) error {
 	switch store {
 	case "file":
-		cells["disk"] = report.Single(float64(servers.DiskUse(g.s.caddies[0].Dir)) / 1e6)
+		cells["disk"] = report.Single(float64(servers.DiskUse(g.s.caddy.Dir)) / 1e6)
 	case "memory":
-		heap, err := g.s.caddies[0].LiveHeap()
+		heap, err := g.s.caddy.LiveHeap()
 		if err != nil {
 			return err
 		}
@@ -269,12 +250,10 @@ func (g *growing) expire(end time.Time, before float64, cells map[string]stats.S
 		if err := g.round(&p, turn); err != nil {
 			return err
 		}
-		last := len(p.grown) - 1
-		g.fades.Points = append(g.fades.Points, report.Point{X: time.Since(end).Seconds(), Y: p.grown[last].perSecond / p.plain[last].perSecond})
 	}
 	cells["expiring"] = paired(p.grown, p.plain, func(a, b slice) float64 { return a.perSecond / b.perSecond / before })
 	if _, onDisk := cells["disk"]; onDisk {
-		cells["disk-after"] = report.Single(float64(servers.DiskUse(g.s.caddies[0].Dir)) / 1e6)
+		cells["disk-after"] = report.Single(float64(servers.DiskUse(g.s.caddy.Dir)) / 1e6)
 	}
 	return nil
 }

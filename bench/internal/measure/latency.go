@@ -2,11 +2,11 @@ package measure
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/caddy-dedup/caddy-dedup/bench/internal/load"
 	"github.com/caddy-dedup/caddy-dedup/bench/internal/report"
-	"github.com/caddy-dedup/caddy-dedup/bench/internal/servers"
 	"github.com/caddy-dedup/caddy-dedup/bench/internal/stats"
 )
 
@@ -15,7 +15,7 @@ import (
 const minTurn = 200 * time.Millisecond
 
 // latencies are those of one case at one rate, in milliseconds, a value for each round.
-type latencies struct{ p50, p99, p999, max, missing []float64 }
+type latencies struct{ p50, p99, p999, missing []float64 }
 
 // latency measures how long answers take at fixed rates, in rounds. At a rate above what a
 // case can do, requests pile up; that is what their clients would see.
@@ -26,6 +26,10 @@ func (b *Bench) latency() error {
 		if (c.kind == first && c.subject != "respond" || c.kind == duplicate && c.subject == "redis") && b.wants(c.name) {
 			cases = append(cases, c)
 		}
+	}
+	if plain := b.requestCases()[0]; len(cases) > 0 && cases[0].subject != plain.subject {
+		plain.name = "latency/" + plain.name
+		cases = slices.Insert(cases, 0, plain) // the others are compared with it
 	}
 	measured := make(map[string]*latencies)
 	for round := range b.Rounds {
@@ -53,7 +57,7 @@ func (b *Bench) openTurn(c requestCase, arrivals []time.Duration, to *latencies)
 	if err != nil {
 		return err
 	}
-	r := b.fresh(s, servers.Small)
+	r := b.fresh(s)
 	if c.kind == duplicate {
 		if r, err = b.again(s); err != nil {
 			return err
@@ -71,7 +75,6 @@ func (b *Bench) openTurn(c requestCase, arrivals []time.Duration, to *latencies)
 	to.p50 = append(to.p50, milliseconds(stats.Quantile(got.Latencies, 0.5)))
 	to.p99 = append(to.p99, milliseconds(stats.Quantile(got.Latencies, 0.99)))
 	to.p999 = append(to.p999, milliseconds(stats.Quantile(got.Latencies, 0.999)))
-	to.max = append(to.max, milliseconds(stats.Quantile(got.Latencies, 1)))
 	to.missing = append(to.missing, 100*float64(missing)/float64(max(len(arrivals), 1)))
 	return b.quiet(s, time.Second)
 }
@@ -80,27 +83,32 @@ func (b *Bench) addLatency(cases []requestCase, measured map[string]*latencies) 
 	g := report.Group{Name: "latency", Title: "Latency at fixed rates, in ms from the scheduled moment on", Columns: []report.Column{
 		{Key: "rate", Title: "requests/s"},
 		{Key: "p50", Title: "p50", Digits: 2, Spread: true},
+		{Key: "added", Title: "added to plain's", Digits: 2, Spread: true},
 		{Key: "p99", Title: "p99", Digits: 1, Spread: true},
 		{Key: "p999", Title: "p99.9", Digits: 1},
-		{Key: "max", Title: "longest", Digits: 1},
 		{Key: "missing", Title: "% not answered", Digits: 1},
 	}}
-	p := report.Plot{Name: "latency", Title: "p99 at fixed rates", X: "requests per second", Y: "ms", Log: true}
-	for _, c := range cases {
-		line := report.Series{Name: c.what}
-		for _, rate := range b.Rates {
+	for _, rate := range b.Rates {
+		for _, c := range cases {
 			l := measured[at(c, rate)]
-			p99 := stats.Of(l.p99...)
-			g.Rows = append(g.Rows, report.Row{Name: at(c, rate), What: c.what, Cells: map[string]stats.Spread{
-				"rate": report.Single(rate), "p50": stats.Of(l.p50...), "p99": p99, "p999": stats.Of(l.p999...),
-				"max": stats.Of(l.max...), "missing": stats.Of(l.missing...),
-			}})
-			line.Points = append(line.Points, report.Point{X: rate, Y: p99.Median})
+			row := report.Row{Name: at(c, rate), What: c.what, Cells: map[string]stats.Spread{
+				"rate": report.Single(rate), "p50": stats.Of(l.p50...), "p99": stats.Of(l.p99...), "p999": stats.Of(l.p999...),
+			}}
+			if missing := stats.Of(l.missing...); missing.Max > 0 {
+				row.Cells["missing"] = missing
+			}
+			if c.baseline == "plain" {
+				plain := measured[fmt.Sprintf("latency/plain@%.0f", rate)]
+				var added []float64
+				for round, p50 := range l.p50 {
+					added = append(added, p50-plain.p50[round])
+				}
+				row.Cells["added"] = stats.Of(added...)
+			}
+			g.Rows = append(g.Rows, row)
 		}
-		p.Series = append(p.Series, line)
 	}
 	b.add(g)
-	if len(p.Series) > 0 {
-		b.result.Plots = append(b.result.Plots, p)
-	}
 }
+
+func milliseconds(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }

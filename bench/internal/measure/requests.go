@@ -3,7 +3,6 @@ package measure
 import (
 	"github.com/caddy-dedup/caddy-dedup/bench/internal/load"
 	"github.com/caddy-dedup/caddy-dedup/bench/internal/report"
-	"github.com/caddy-dedup/caddy-dedup/bench/internal/servers"
 	"github.com/caddy-dedup/caddy-dedup/bench/internal/stats"
 )
 
@@ -18,49 +17,40 @@ const (
 
 // requestCase is a case of the closed loop.
 type requestCase struct {
-	name, what, goal string
-	subject          string
-	kind             kind
+	name, what string
+	subject    string
+	kind       kind
 	// baseline is the case that this one is a ratio to; "" of a baseline itself.
 	baseline string
 }
 
-func (b *Bench) requestCases() (cases []requestCase) {
-	add := func(c ...requestCase) { cases = append(cases, c...) }
-	add(
-		requestCase{"plain", "plain Caddy", "", "plain", first, ""},
-		requestCase{"respond", "Caddy's `respond`", "", "respond", first, "plain"},
-		requestCase{"no-key", "no key, dedup configured", "0.97", "file", withoutKey, "plain"},
-		requestCase{"first/memory", "first delivery, memory", "0.92", "memory", first, "plain"},
-		requestCase{"first/file", "first delivery, file", "0.68", "file", first, "plain"},
-		requestCase{"first/redis", "first delivery, Redis", "0.78", "redis", first, "plain"},
-		requestCase{"first/file/request-buffers", "first delivery, file, `request_buffers 4KiB`", "", "file with request buffers", first, "plain"},
-		requestCase{"first/redis/request-buffers", "first delivery, Redis, `request_buffers 4KiB`", "", "redis with request buffers", first, "plain"},
-	)
-	if b.Appendonly != "" {
-		add(requestCase{"first/redis-appendonly", "first delivery, Redis, appendfsync " + b.Appendonly, "", "redis appendonly", first, "plain"})
+func (b *Bench) requestCases() []requestCase {
+	cases := []requestCase{
+		{"plain", "plain Caddy", "plain", first, ""},
+		{"respond", "Caddy's `respond`", "respond", first, "plain"},
+		{"no-key", "no key, dedup configured", "file", withoutKey, "plain"},
 	}
-	if b.Replicas {
-		add(requestCase{"first/replicas", "first delivery, two replicas on Redis", "", "replicas", first, "plain"},
-			requestCase{"duplicate/replicas", "duplicate, two replicas on Redis", "", "replicas", duplicate, "plain"})
+	stores := []struct{ name, what string }{{"memory", "memory"}, {"file", "file"}, {"redis", "Redis"}}
+	for _, store := range stores {
+		cases = append(cases, requestCase{"first/" + store.name, "first delivery, " + store.what, store.name, first, "plain"})
 	}
-	for _, store := range []struct{ name, what, without string }{{"memory", "memory", ""}, {"file", "file", ""}, {"redis", "Redis", "1.5"}} {
-		plainly := requestCase{"duplicate/" + store.name, "duplicate, " + store.what, store.without, store.name, duplicate, "plain"}
-		if b.copies {
-			add(requestCase{"duplicate/" + store.name + "/copy", "duplicate, " + store.what + ", local copy", "3.0", store.name, duplicate, "plain"})
-			plainly.what += ", local copies off"
-			plainly.subject += " without copies"
+	if b.Against != "" {
+		for _, store := range stores {
+			cases = append(cases, requestCase{"other/" + store.name, "the other source, first delivery, " + store.what, "other " + store.name, first, "plain"})
 		}
-		add(plainly)
 	}
-	add(
-		requestCase{"bare/memory", "bare handler, first delivery, memory", "", "bare memory", first, "plain"},
-		requestCase{"bare/redis", "bare handler, first delivery, Redis", "", "bare redis", first, "plain"},
-		requestCase{"fiber/no-key", "Fiber's proxy, no key", "", "fiber", withoutKey, ""},
-		requestCase{"fiber/first", "Fiber, first delivery, Redis", "", "fiber", first, "fiber/no-key"},
-		requestCase{"fiber/duplicate", "Fiber, duplicate, Redis", "", "fiber", duplicate, "fiber/no-key"},
+	for _, store := range stores {
+		cases = append(cases,
+			requestCase{"duplicate/" + store.name + "/copy", "duplicate, " + store.what + ", local copy", store.name, duplicate, "plain"},
+			requestCase{"duplicate/" + store.name, "duplicate, " + store.what + ", local copies off", store.name + " without copies", duplicate, "plain"})
+	}
+	return append(cases,
+		requestCase{"bare/memory", "bare handler, first delivery, memory", "bare memory", first, "plain"},
+		requestCase{"bare/redis", "bare handler, first delivery, Redis", "bare redis", first, "plain"},
+		requestCase{"fiber/no-key", "Fiber's proxy, no key", "fiber", withoutKey, ""},
+		requestCase{"fiber/first", "Fiber, first delivery, Redis", "fiber", first, "fiber/no-key"},
+		requestCase{"fiber/duplicate", "Fiber, duplicate, Redis", "fiber", duplicate, "fiber/no-key"},
 	)
-	return cases
 }
 
 // chosen are the cases that are asked for, and the baselines that they need.
@@ -69,6 +59,7 @@ func (b *Bench) chosen() (cases []requestCase) {
 	for _, c := range b.requestCases() {
 		if b.wants(c.name) {
 			needed[c.name], needed[c.baseline] = true, true
+			needed["other/"+c.subject] = needed["other/"+c.subject] || c.kind == first
 			needed["respond"] = needed["respond"] || c.kind == duplicate && c.subject != "fiber"
 		}
 	}
@@ -95,9 +86,9 @@ func (b *Bench) turn(c requestCase, until load.Until) (slice, error) {
 		}
 		which = noneRuns
 	case first:
-		r = b.fresh(s, servers.Small)
+		r = b.fresh(s)
 	default:
-		r = s.request(servers.Small, b.keys.none)
+		r = s.request(b.keys.none)
 	}
 	if c.subject == "respond" {
 		which = noneRuns
@@ -131,7 +122,6 @@ func (b *Bench) requests() error {
 		}
 	}
 	b.add(requestTable(cases, measured))
-	b.add(costTable(cases, measured))
 	return nil
 }
 
@@ -139,29 +129,38 @@ func requestTable(cases []requestCase, measured map[string][]slice) report.Group
 	g := report.Group{Name: "requests", Title: "Requests of 32 connections in a closed loop, responses of 512 bytes", Columns: []report.Column{
 		{Key: "ratio", Title: "of plain", Digits: 2, Spread: true},
 		{Key: "by-cpu", Title: "by CPU", Digits: 2, Spread: true},
+		{Key: "of-other", Title: "of the other source", Digits: 3, Spread: true},
+		{Key: "of-other-by-cpu", Title: "by CPU", Digits: 3, Spread: true},
 		{Key: "of-respond", Title: "of `respond`", Digits: 2, Spread: true},
 		{Key: "rate", Title: "requests/s"},
-		{Key: "p50", Title: "p50 ms", Digits: 1},
-		{Key: "p99", Title: "p99 ms", Digits: 1},
 		{Key: "proxy", Title: "CPU of the proxy, µs"},
-		{Key: "all", Title: "of all processes, µs"},
+		{Key: "redis", Title: "of Redis, µs"},
+		{Key: "allocations", Title: "allocations"},
 		{Key: "refused", Title: "refused, %", Digits: 2, Spread: true},
 	}}
 	for _, c := range cases {
 		of := measured[c.name]
-		row := report.Row{Name: c.name, What: c.what, Goal: c.goal, Cells: map[string]stats.Spread{
-			"rate": over(of, func(s slice) float64 { return s.perSecond }),
-			"p50":  over(of, func(s slice) float64 { return s.p50 }), "p99": over(of, func(s slice) float64 { return s.p99 }),
-			"proxy": over(of, func(s slice) float64 { return s.proxyCPU }), "all": over(of, func(s slice) float64 { return s.allCPU }),
+		row := report.Row{Name: c.name, What: c.what, Cells: map[string]stats.Spread{
+			"rate":  over(of, func(s slice) float64 { return s.perSecond }),
+			"proxy": over(of, func(s slice) float64 { return s.proxyCPU }),
 		}}
-		if refused := over(of, func(s slice) float64 { return s.refused }); refused.Max > 0 {
-			row.Cells["refused"] = refused
+		for key, figure := range map[string]func(slice) float64{
+			"refused":     func(s slice) float64 { return s.refused },
+			"allocations": func(s slice) float64 { return s.allocations },
+			"redis":       func(s slice) float64 { return s.redisCPU },
+		} {
+			if cell := over(of, figure); cell.Max > 0 {
+				row.Cells[key] = cell
+			}
 		}
 		if c.baseline != "" {
 			row.Cells["ratio"] = ratios(of, measured[c.baseline])
 			// What the ratio would be if the processors were all that a request waits for. It
 			// differs less from round to round where others use them too.
-			row.Cells["by-cpu"] = paired(of, measured[c.baseline], func(a, base slice) float64 { return base.allCPU / a.allCPU })
+			row.Cells["by-cpu"] = paired(of, measured[c.baseline], lessCPU)
+		}
+		if other := measured["other/"+c.subject]; c.kind == first && other != nil {
+			row.Cells["of-other"], row.Cells["of-other-by-cpu"] = ratios(of, other), paired(of, other, lessCPU)
 		}
 		if c.kind == duplicate && c.subject != "fiber" {
 			row.Cells["of-respond"] = ratios(of, measured["respond"])
@@ -171,39 +170,8 @@ func requestTable(cases []requestCase, measured map[string][]slice) report.Group
 	return g
 }
 
-func costTable(cases []requestCase, measured map[string][]slice) report.Group {
-	g := report.Group{Name: "costs", Title: "What one request costs", Columns: []report.Column{
-		{Key: "beyond", Title: "allocations beyond plain"},
-		{Key: "allocations", Title: "allocations"},
-		{Key: "redis", Title: "CPU of Redis, µs", Digits: 1},
-		{Key: "commands", Title: "commands in Redis", Digits: 2},
-		{Key: "reads", Title: "flushes to Redis", Digits: 2},
-		{Key: "in", Title: "bytes to Redis"},
-		{Key: "out", Title: "from Redis"},
-	}}
-	for _, c := range cases {
-		of := measured[c.name]
-		row := report.Row{Name: c.name, What: c.what, Cells: make(map[string]stats.Spread)}
-		if allocations := over(of, func(s slice) float64 { return s.allocations }); allocations.Max > 0 {
-			row.Cells["allocations"] = allocations
-			if c.baseline == "plain" && c.subject != "respond" {
-				row.Cells["beyond"] = paired(of, measured["plain"], func(a, plain slice) float64 { return a.allocations - plain.allocations })
-			}
-			if c.name == "first/memory" {
-				row.Goal = "55"
-			}
-		}
-		if reads := over(of, func(s slice) float64 { return s.reads }); reads.Max > 0 && c.kind != withoutKey {
-			row.Cells["redis"], row.Cells["reads"] = over(of, func(s slice) float64 { return s.redisCPU }), reads
-			row.Cells["commands"] = over(of, func(s slice) float64 { return s.commands })
-			row.Cells["in"], row.Cells["out"] = over(of, func(s slice) float64 { return s.in }), over(of, func(s slice) float64 { return s.out })
-		}
-		if len(row.Cells) > 0 {
-			g.Rows = append(g.Rows, row)
-		}
-	}
-	return g
-}
+// lessCPU is by how much a request of a costs all processes less than one of base.
+func lessCPU(a, base slice) float64 { return base.allCPU / a.allCPU }
 
 // over is a figure over the rounds.
 func over(of []slice, figure func(slice) float64) stats.Spread {

@@ -7,27 +7,22 @@ import (
 
 	"github.com/caddy-dedup/caddy-dedup/bench/internal/load"
 	"github.com/caddy-dedup/caddy-dedup/bench/internal/process"
-	"github.com/caddy-dedup/caddy-dedup/bench/internal/servers"
-	"github.com/caddy-dedup/caddy-dedup/bench/internal/stats"
 )
 
 // slice is one turn of a case: its figures, those of the processor in microseconds, and
 // all of them for one request where they are not times or rates.
 type slice struct {
-	perSecond, p50, p99      float64
-	proxyCPU, allCPU         float64
-	redisCPU                 float64
-	allocations              float64
-	commands, reads, in, out float64
-	refused                  float64 // percent
-	answers                  int     // that were no refusals
+	perSecond                  float64
+	proxyCPU, redisCPU, allCPU float64
+	allocations                float64
+	refused                    float64 // percent
+	answers                    int     // that were no refusals
 }
 
 // usage is what a subject, and all that works with it, has taken so far.
 type usage struct {
 	proxy, redis, others time.Duration
 	allocations          float64
-	work                 servers.RedisWork
 	runs                 int64
 }
 
@@ -42,15 +37,8 @@ func (b *Bench) usage(s *subject) (u usage, err error) {
 		}
 		u.others += taken
 	}
-	for _, c := range s.caddies {
-		n, err := c.Allocations()
-		if err != nil {
-			return u, err
-		}
-		u.allocations += n
-	}
-	if s.redis != nil {
-		if u.work, err = s.redis.Work(b.ctx); err != nil {
+	if s.caddy != nil {
+		if u.allocations, err = s.caddy.Allocations(); err != nil {
 			return u, err
 		}
 	}
@@ -59,14 +47,8 @@ func (b *Bench) usage(s *subject) (u usage, err error) {
 }
 
 func (s *subject) cpu() (proxy, redis time.Duration, err error) {
-	for _, p := range s.proxies {
-		taken, err := process.CPU(p.PID)
-		if err != nil {
-			return 0, 0, err
-		}
-		proxy += taken
-	}
-	if s.redis != nil {
+	proxy, err = process.CPU(s.proxy.PID)
+	if err == nil && s.redis != nil {
 		redis, err = process.CPU(s.redis.PID)
 	}
 	return proxy, redis, err
@@ -139,18 +121,12 @@ func sliceOf(got load.Result, before, after usage) slice {
 	each := float64(got.Good())
 	microseconds := func(d time.Duration) float64 { return float64(d.Microseconds()) / each }
 	proxy, redis := after.proxy-before.proxy, after.redis-before.redis
-	work := after.work.Minus(before.work)
 	return slice{
 		perSecond: got.PerSecond(),
-		p50:       milliseconds(stats.Quantile(got.Latencies, 0.50)),
-		p99:       milliseconds(stats.Quantile(got.Latencies, 0.99)),
 		proxyCPU:  microseconds(proxy), redisCPU: microseconds(redis),
 		allCPU:      microseconds(proxy + redis + after.others - before.others),
 		allocations: (after.allocations - before.allocations) / each,
-		commands:    work.Commands / each, reads: work.Reads / each, in: work.In / each, out: work.Out / each,
-		answers: got.Good(),
-		refused: 100 * float64(got.Refused()) / float64(got.Good()+got.Refused()),
+		answers:     got.Good(),
+		refused:     100 * float64(got.Refused()) / float64(got.Good()+got.Refused()),
 	}
 }
-
-func milliseconds(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }

@@ -30,9 +30,3 @@ func start(command *exec.Cmd) error {
 }
 
 func terminate(p *os.Process) error { return p.Signal(syscall.SIGTERM) }
-
-// Pause lets the process stand still until Continue is called.
-func (p *Process) Pause() error { return p.command.Process.Signal(syscall.SIGSTOP) }
-
-// Continue ends a Pause.
-func (p *Process) Continue() error { return p.command.Process.Signal(syscall.SIGCONT) }

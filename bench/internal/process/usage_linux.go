@@ -41,34 +41,23 @@ func parseStat(stat []byte) (time.Duration, error) {
 	return time.Duration(total) * tick, nil
 }
 
-// Memory is what a process holds, in bytes.
-type Memory struct {
-	// Anonymous is resident and in no file.
-	Anonymous int64
-	// Peak is the most that was ever resident, files included.
-	Peak int64
-}
-
-// MemoryOf returns what a process holds now.
-func MemoryOf(pid int) (Memory, error) {
+// Anonymous returns how many bytes of a process are resident and in no file.
+func Anonymous(pid int) (int64, error) {
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	if err != nil {
-		return Memory{}, err
+		return 0, err
 	}
-	return parseStatus(status)
+	return anonymousIn(status)
 }
 
-// parseStatus reads /proc/PID/status, as proc_pid_status(5) has it.
-func parseStatus(status []byte) (m Memory, err error) {
-	for name, to := range map[string]*int64{"RssAnon": &m.Anonymous, "VmHWM": &m.Peak} {
-		_, rest, found := bytes.Cut(status, []byte("\n"+name+":"))
-		line, _, _ := bytes.Cut(rest, []byte("\n"))
-		kilobytes, isKB := strings.CutSuffix(strings.TrimSpace(string(line)), " kB")
-		n, err := strconv.ParseInt(kilobytes, 10, 64)
-		if !found || !isKB || err != nil {
-			return Memory{}, fmt.Errorf("/proc/PID/status has no %s in kB, but %q", name, line)
-		}
-		*to = n << 10
+// anonymousIn reads /proc/PID/status, as proc_pid_status(5) has it.
+func anonymousIn(status []byte) (int64, error) {
+	_, rest, found := bytes.Cut(status, []byte("\nRssAnon:"))
+	line, _, _ := bytes.Cut(rest, []byte("\n"))
+	kilobytes, isKB := strings.CutSuffix(strings.TrimSpace(string(line)), " kB")
+	n, err := strconv.ParseInt(kilobytes, 10, 64)
+	if !found || !isKB || err != nil {
+		return 0, fmt.Errorf("/proc/PID/status has no RssAnon in kB, but %q", line)
 	}
-	return m, nil
+	return n << 10, nil
 }

@@ -3,7 +3,6 @@ package report
 import (
 	"fmt"
 	"os"
-	"path/filepath"
 	"strings"
 )
 
@@ -18,38 +17,25 @@ const (
 )
 
 // WritePage brings a page up to date: each part that it has a place for and that was
-// measured, and the pictures in the directory of the page's name. What was not measured
-// stays as it was.
+// measured. What was not measured stays as it was.
 func (r *Result) WritePage(path string) error {
 	page, err := os.ReadFile(path)
 	if err != nil {
 		return err
 	}
-	pictures := strings.TrimSuffix(path, filepath.Ext(path))
-	text, err := fill(string(page), r.parts(filepath.Base(pictures)))
+	text, err := fill(string(page), r.parts())
 	if err != nil {
 		return fmt.Errorf("%s: %w", path, err)
-	}
-	if err := os.MkdirAll(pictures, 0o755); err != nil {
-		return err
-	}
-	for _, p := range r.Pictures() {
-		if err := os.WriteFile(filepath.Join(pictures, p.Name+".svg"), []byte(p.Text), 0o644); err != nil {
-			return err
-		}
 	}
 	return os.WriteFile(path, []byte(text), 0o644)
 }
 
 // parts are the texts of a page by their names.
-func (r *Result) parts(pictures string) map[string]string {
+func (r *Result) parts() map[string]string {
 	parts := map[string]string{"run": r.about()}
 	// Measured together, shown together: each table says of which run it is.
 	for _, g := range r.Groups {
 		parts[g.Name] = g.Markdown() + "\n" + r.origin() + "\n"
-	}
-	for _, p := range r.Pictures() {
-		parts["picture-"+p.Name] = fmt.Sprintf("![%s](%s/%s.svg)\n", p.Alt, pictures, p.Name)
 	}
 	return parts
 }

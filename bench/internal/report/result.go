@@ -24,7 +24,6 @@ type Result struct {
 	Versions []Named  `json:"versions"`
 	Notes    []string `json:"notes,omitempty"`
 	Groups   []Group  `json:"groups"`
-	Plots    []Plot   `json:"plots,omitempty"`
 }
 
 // Machine is where the run was.
@@ -63,33 +62,8 @@ type Column struct {
 type Row struct {
 	Name string `json:"name"`
 	What string `json:"what"`
-	// Goal is what the project wants the first column to be, in words; "" without one.
-	Goal string `json:"goal,omitempty"`
 	// Cells are the figures by the columns' keys. What a case does not have is not there.
 	Cells map[string]stats.Spread `json:"cells"`
-}
-
-// Plot is what a picture shows.
-type Plot struct {
-	Name  string `json:"name"`
-	Title string `json:"title"`
-	X     string `json:"x"`
-	Y     string `json:"y"`
-	// Log has the vertical axis go in powers of ten.
-	Log    bool     `json:"log,omitempty"`
-	Series []Series `json:"series"`
-}
-
-// Series is one line of a picture.
-type Series struct {
-	Name   string  `json:"name"`
-	Points []Point `json:"points"`
-}
-
-// Point is one point of a line.
-type Point struct {
-	X float64 `json:"x"`
-	Y float64 `json:"y"`
 }
 
 // WriteJSON writes the result to a file.

@@ -55,23 +55,15 @@ func (g Group) used() (columns []Column) {
 // cells are the lines of the table, the first one its head.
 func (g Group) cells() [][]string {
 	columns := g.used()
-	goals := false
-	for _, row := range g.Rows {
-		goals = goals || row.Goal != ""
-	}
 	head := []string{"case"}
-	for i, c := range columns {
-		if head = append(head, c.Title); i == 0 && goals {
-			head = append(head, "goal")
-		}
+	for _, c := range columns {
+		head = append(head, c.Title)
 	}
 	lines := [][]string{head}
 	for _, row := range g.Rows {
 		line := []string{row.What}
-		for i, c := range columns {
-			if line = append(line, c.cell(row)); i == 0 && goals {
-				line = append(line, row.Goal)
-			}
+		for _, c := range columns {
+			line = append(line, c.cell(row))
 		}
 		lines = append(lines, line)
 	}

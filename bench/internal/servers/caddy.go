@@ -26,20 +26,17 @@ type Site struct {
 	// Bare is the store of the handler in the directory bare, which then takes the place of
 	// caddy-dedup; "" for none.
 	Bare string
-	// Proxy are lines of reverse_proxy; nil for none.
-	Proxy []string
+	// Other has the binary of the other source, which BuildOther built.
+	Other bool
 	// Respond answers by itself, with so many bytes, in place of an upstream.
 	Respond int
-	// Outcome has each answer say in X-Bench-Outcome what the handler did.
-	Outcome bool
 }
 
 // Dedup is a site with the handler in front of the upstream.
 func Dedup(store string, global ...string) Site {
 	return Site{
-		Global: append([]string{"store " + store, "limits {", "memory_store 16GiB", "}"}, global...),
-		// A response of 1 MiB is kept with its header fields.
-		Handler: []string{"max_response_body 2MiB"},
+		Global:  append([]string{"store " + store, "limits {", "memory_store 16GiB", "}"}, global...),
+		Handler: []string{},
 	}
 }
 
@@ -65,9 +62,6 @@ func (site Site) Caddyfile(addr, upstream, admin string) string {
 	}
 	block("dedup", site.Global)
 	fmt.Fprintf(&b, "}\nhttp://%s {\nbind 127.0.0.1\n", addr)
-	if site.Outcome {
-		b.WriteString("header >X-Bench-Outcome {http.dedup.outcome}\n")
-	}
 	block("dedup", site.Handler)
 	if site.Bare != "" {
 		fmt.Fprintf(&b, "bare %s\n", site.Bare)
@@ -75,9 +69,7 @@ func (site Site) Caddyfile(addr, upstream, admin string) string {
 	if site.Respond > 0 {
 		fmt.Fprintf(&b, "header Content-Type application/json\nrespond \"%s\" 201\n", strings.Repeat("x", site.Respond))
 	} else {
-		fmt.Fprintf(&b, "reverse_proxy %s", upstream)
-		block("", site.Proxy)
-		b.WriteString("\n")
+		fmt.Fprintf(&b, "reverse_proxy %s\n", upstream)
 	}
 	b.WriteString("}\n")
 	return b.String()
@@ -99,6 +91,9 @@ func (s *Stage) StartCaddy(name string, site Site, upstream *Upstream) (*Caddy, 
 		return nil, err
 	}
 	binary := s.binary
+	if site.Other {
+		binary = s.other()
+	}
 	if site.Bare != "" {
 		if binary, err = s.buildBare(); err != nil {
 			return nil, err
@@ -131,24 +126,6 @@ func (s *Stage) StopCaddy(c *Caddy) error {
 
 func homeIn(dir string) []string {
 	return []string{"HOME=" + dir, "XDG_DATA_HOME=" + filepath.Join(dir, "data"), "XDG_CONFIG_HOME=" + filepath.Join(dir, "config")}
-}
-
-// Takes reports whether caddy-dedup accepts a configuration: an older one does not know
-// every word.
-func (s *Stage) Takes(site Site) (bool, error) {
-	dir, err := s.Dir()
-	if err != nil {
-		return false, err
-	}
-	file := filepath.Join(dir, "Caddyfile")
-	if err := os.WriteFile(file, []byte(site.Caddyfile("127.0.0.1:1", "127.0.0.1:2", filepath.Join(dir, "a"))), 0o600); err != nil {
-		return false, err
-	}
-	_, err = Output(s.ctx, s.binary, "adapt", "--config", file, "--adapter", "caddyfile")
-	if s.ctx.Err() != nil {
-		return false, context.Cause(s.ctx)
-	}
-	return err == nil, nil
 }
 
 // Metric returns one value of the process's metrics, which must be there.

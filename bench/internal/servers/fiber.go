@@ -18,7 +18,7 @@ type Fiber struct {
 // StartFiber builds and starts it, with a Redis behind it.
 func (s *Stage) StartFiber(upstream *Upstream, redis *Redis) (*Fiber, error) {
 	program := filepath.Join(s.dir, "fiber")
-	if _, err := s.Build(program, filepath.Join(s.project, "bench", "fiber"), "."); err != nil {
+	if err := s.build(program, filepath.Join(s.project, "bench", "fiber"), "."); err != nil {
 		return nil, err
 	}
 	addr, err := freeAddr()

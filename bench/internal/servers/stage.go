@@ -38,34 +38,29 @@ func NewStage(ctx context.Context, set *process.Set, dir, project string) *Stage
 	return &Stage{set: set, ctx: ctx, dir: dir, project: project, binary: filepath.Join(dir, "caddy-dedup")}
 }
 
-// Build builds a program of the module in a directory, as xcaddy and the releases do:
-// without C, for which pebble has a larger compressor, and here without symbols. It returns
-// the size in bytes.
-func (s *Stage) Build(output, module, pkg string) (size int64, err error) {
-	command := exec.CommandContext(s.ctx, "go", "build", "-C", module, "-ldflags", "-s -w", "-o", output, pkg)
+// build builds a program of the module in a directory, as xcaddy and the releases do:
+// without C, for which pebble has a larger compressor.
+func (s *Stage) build(output, module, pkg string) error {
+	command := exec.CommandContext(s.ctx, "go", "build", "-C", module, "-o", output, pkg)
 	command.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if said, err := command.CombinedOutput(); err != nil {
 		if s.ctx.Err() != nil {
-			return 0, context.Cause(s.ctx)
+			return context.Cause(s.ctx)
 		}
-		return 0, fmt.Errorf("go build %s in %s: %w\n%s", pkg, module, err, said)
+		return fmt.Errorf("go build %s in %s: %w\n%s", pkg, module, err, said)
 	}
-	info, err := os.Stat(output)
-	if err != nil {
-		return 0, err
-	}
-	return info.Size(), nil
+	return nil
 }
 
 // BuildProduct builds caddy-dedup, which the proxies of the stage are from then on.
-func (s *Stage) BuildProduct() (size int64, err error) {
-	return s.Build(s.binary, s.project, "./cmd/caddy-dedup")
+func (s *Stage) BuildProduct() error { return s.build(s.binary, s.project, "./cmd/caddy-dedup") }
+
+// BuildOther builds caddy-dedup from another directory, for [Site.Other].
+func (s *Stage) BuildOther(project string) error {
+	return s.build(s.other(), project, "./cmd/caddy-dedup")
 }
 
-// BuildCaddy builds Caddy without the handler, from the same requirements.
-func (s *Stage) BuildCaddy() (size int64, err error) {
-	return s.Build(filepath.Join(s.dir, "caddy"), s.project, "github.com/caddyserver/caddy/v2/cmd/caddy")
-}
+func (s *Stage) other() string { return filepath.Join(s.dir, "other") }
 
 // buildBare builds the handler in the directory bare, if it is not there yet. It must have
 // the same libraries as caddy-dedup, or it would be compared with something else.
@@ -86,8 +81,7 @@ func (s *Stage) buildBare() (binary string, err error) {
 			return "", fmt.Errorf("bench/bare has %s %s, and caddy-dedup has %s; they must be the same", library, versions[0], versions[1])
 		}
 	}
-	_, err = s.Build(binary, module, ".")
-	return binary, err
+	return binary, s.build(binary, module, ".")
 }
 
 // Dir makes a new directory for one server.

@@ -15,12 +15,10 @@ import (
 	"github.com/caddy-dedup/caddy-dedup/bench/internal/process"
 )
 
-// The sizes of the upstream's responses, in bytes, and the paths that have them.
+// Path is where the upstream answers with Size bytes.
 const (
-	Small     = 512
-	Large     = 1 << 20
-	smallPath = "/payments"
-	largePath = "/documents"
+	Path      = "/payments"
+	Size      = 512
 	countPath = "/count"
 )
 
@@ -28,35 +26,25 @@ const (
 // many seconds.
 const RetentionField = "X-Bench-Retention"
 
-// Path returns the path whose responses have the size.
-func Path(size int64) string {
-	if size == Large {
-		return largePath
-	}
-	return smallPath
-}
-
 // UpstreamHandler answers as a service does that has little to do: 201, and a body.
 func UpstreamHandler() http.Handler {
 	var runs atomic.Int64
 	mux := http.NewServeMux()
-	for path, size := range map[string]int{smallPath: Small, largePath: Large} {
-		body := bytes.Repeat([]byte("x"), size)
-		length := []string{strconv.Itoa(size)}
-		kind := []string{"application/json"}
-		mux.HandleFunc("POST "+path, func(w http.ResponseWriter, r *http.Request) {
-			if _, err := io.Copy(io.Discard, r.Body); err != nil {
-				return // the proxy has gone
-			}
-			runs.Add(1)
-			if seconds := r.Header.Get(RetentionField); seconds != "" {
-				w.Header().Set("Dedup-Retention", seconds)
-			}
-			w.Header()["Content-Length"], w.Header()["Content-Type"] = length, kind
-			w.WriteHeader(http.StatusCreated)
-			_, _ = w.Write(body) // a proxy that has gone shows in the client's figures
-		})
-	}
+	body := bytes.Repeat([]byte("x"), Size)
+	length := []string{strconv.Itoa(Size)}
+	kind := []string{"application/json"}
+	mux.HandleFunc("POST "+Path, func(w http.ResponseWriter, r *http.Request) {
+		if _, err := io.Copy(io.Discard, r.Body); err != nil {
+			return // the proxy has gone
+		}
+		runs.Add(1)
+		if seconds := r.Header.Get(RetentionField); seconds != "" {
+			w.Header().Set("Dedup-Retention", seconds)
+		}
+		w.Header()["Content-Length"], w.Header()["Content-Type"] = length, kind
+		w.WriteHeader(http.StatusCreated)
+		_, _ = w.Write(body) // a proxy that has gone shows in the client's figures
+	})
 	mux.HandleFunc("GET "+countPath, func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, runs.Load()) })
 	return mux
 }
