@@ -49,12 +49,3 @@ func dedupBlock(l ...string) string { return "dedup {\n" + lines(l...) + "\n}" }
 
 // proxyTo is the directive that leads to the upstream.
 func proxyTo(u *upstream) string { return "reverse_proxy " + u.addr }
-
-// onPaths is a site with one dedup block for each path.
-func onPaths(up *upstream, blocks map[string]string) string {
-	var site []string
-	for path, block := range blocks {
-		site = append(site, "handle "+path+" {", block, proxyTo(up), "}")
-	}
-	return lines(site...)
-}

@@ -183,14 +183,3 @@ func rawPost(path string, body []byte, headerLines ...string) []byte {
 	b.Write(body)
 	return b.Bytes()
 }
-
-// sent is what a test of keys sends: a body and, with it, headers.
-type sent struct {
-	body    string
-	options []option
-}
-
-func (p *caddy) send(t *testing.T, path string, s sent) reply {
-	t.Helper()
-	return p.post(t, path, "", s.body, s.options...)
-}

@@ -199,7 +199,7 @@ var toolScenarios = map[string]func(*testing.T, tools){
 		first := s.callLater(key, "1", within(ctx), header("Mcp-Session-Id", "s"))
 		s.up.awaitRuns(t, key, 1)
 		other := key + ".other"
-		s.scripts.Store(other, answering(answersStatus(http.StatusNoContent)))
+		s.scripts.Store(other, answersStatus(http.StatusNoContent))
 		cancelled := `{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1}}`
 		for _, c := range []struct {
 			status  int
