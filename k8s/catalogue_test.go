@@ -92,7 +92,7 @@ func variablesOf(lists catalogueLists) string {
 	writeNames(&b, "catalogue", lists.names)
 	b.WriteString("    # These cannot be verified, or need a URL too.\n")
 	writeNames(&b, "unverifiable", lists.unverifiable)
-	b.WriteString("    # Providers whose requests look the same: of each line one at most.\n")
+	b.WriteString("    # Providers whose requests look the same: at most one of each line.\n")
 	b.WriteString("    - name: alike\n      expression: >-\n        [\n")
 	for i, group := range lists.alike {
 		comma := ","

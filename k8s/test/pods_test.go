@@ -171,7 +171,7 @@ func refused() map[string]request {
 		`caddy-dedup/redis-secret is "redis://redis:6379"`:                                                     {"redis-secret", "redis://redis:6379"},
 		`caddy-dedup/image is "caddy dedup"`:                                                                   {"image", "caddy dedup"},
 		`caddy-dedup/image is "a\nb"`:                                                                          {"image", "a\nb"},
-		"caddy-dedup/verify leaves out stripe, by which anybody could get past":                                {"providers", "github,stripe", "paths", "/w/*", "verify", "github=w/a"},
+		"caddy-dedup/verify leaves out stripe, which would let unsigned requests pass":                         {"providers", "github,stripe", "paths", "/w/*", "verify", "github=w/a"},
 		"caddy-dedup/verify names stripe, and caddy-dedup/providers does not":                                  {"providers", "github", "paths", "/w/*", "verify", "github=w/a,stripe=w/b"},
 		"caddy-dedup/verify names sns, which no annotation can verify":                                         {"providers", "sns", "paths", "/w/*", "verify", "sns=w/a"},
 		"names square, twilio, which no annotation can verify":                                                 {"providers", "square,twilio", "paths", "/w/*", "verify", "square=w/a,twilio=w/b"},
