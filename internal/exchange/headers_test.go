@@ -2,7 +2,12 @@ package exchange
 
 import (
 	"fmt"
+	"io"
+	"maps"
 	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
 	"testing"
 )
 
@@ -24,5 +29,28 @@ func TestKeptHeader(t *testing.T) {
 	}
 	if fmt.Sprint(got) != fmt.Sprint(want) {
 		t.Errorf("kept %v, want %v", got, want)
+	}
+}
+
+// A client sends no field of ours: neither in its header, nor as a trailer, nor does Connection name one.
+func TestClientsOwnFieldsAreRemoved(t *testing.T) {
+	r := httptest.NewRequest(http.MethodPost, "/", strings.NewReader("body"))
+	r.Header = http.Header{
+		"Dedup-Attempt": {"7"}, "Dedup-Execution-Id": {"forged"}, "Dedup-Parent-Id": {"x"}, "Dedup-Anything": {"x"},
+		"Connection": {"close, dedup-execution-id"}, "Other": {"stays"},
+	}
+	r.Trailer = http.Header{"Dedup-Attempt": nil, "Checksum": nil}
+	if within := takeDedupHeaders(r); within != "forged" {
+		t.Errorf("the request names the run %q it may be part of", within)
+	}
+	if want := (http.Header{"Connection": {"close"}, "Other": {"stays"}}); !maps.EqualFunc(r.Header, want, slices.Equal) {
+		t.Errorf("the header is %v, want %v", r.Header, want)
+	}
+	r.Trailer["Dedup-Execution-Id"] = []string{"not announced"}
+	if _, err := io.Copy(io.Discard, r.Body); err != nil {
+		t.Fatal(err)
+	}
+	if want := (http.Header{"Checksum": nil}); !maps.EqualFunc(r.Trailer, want, slices.Equal) {
+		t.Errorf("the trailer is %v, want %v", r.Trailer, want)
 	}
 }
