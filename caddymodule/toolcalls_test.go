@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -339,6 +340,49 @@ func TestToolCallWithALargeResponse(t *testing.T) {
 			got := s.mustPost("", callOf("2", "k"))
 			if got.status != 200 || !strings.HasPrefix(got.body, `{"jsonrpc":"2.0","id":2,"error":{"code":409,`) || !strings.Contains(got.body, "response_not_kept") || runs.Load() != 1 {
 				t.Errorf("the duplicate got %d %s after %d runs", got.status, got.body, runs.Load())
+			}
+		})
+	}
+}
+
+// A response is kept that has room within `buffered` only because its run may exceed that: its bytes for
+// the client and those that are read wait for each other in no order.
+func TestToolCallBeyondBuffered(t *testing.T) {
+	result := `{"id":1,"result":{"text":"` + strings.Repeat("x", 600<<10) + `"}}`
+	address, _ := upstream(t, func(w http.ResponseWriter, _ *http.Request, _ int) {
+		w.Header().Set("Content-Type", asJSON)
+		for piece := range slices.Chunk([]byte(result), 16<<10) {
+			_, _ = w.Write(piece)
+			_ = http.NewResponseController(w).Flush()
+		}
+	})
+	s := serveWith(t, "limits {\nbuffered 1MiB\n}", append(toolCallsBlock, "reverse_proxy "+address)...)
+	if got := s.mustPost("", callOf("1", "k")); got.body != result {
+		t.Errorf("the first client got %d bytes of %d", len(got.body), len(result))
+	}
+	if r := s.only(); r.State != idempotency.Complete || r.Reason != "" {
+		t.Errorf("the key is %v (%s)", r.State, r.Reason)
+	}
+}
+
+// A request for which `buffered` has no room in one piece is as one beyond max_request_body.
+func TestToolCallThatNeverFits(t *testing.T) {
+	text := strings.Repeat("x", 600<<10)
+	for name, c := range map[string]struct{ body, want string }{
+		"no call":                       {`{"id":1,"method":"tools/list","params":{"x":"` + text + `"}}`, "passed"},
+		"a call":                        {`{"id":1,"method":"tools/call","params":{"x":"` + text + `"}}`, `{"jsonrpc":"2.0","id":1,"error":{"code":413,`},
+		"a call with its id at the end": {`{"method":"tools/call","params":{"x":"` + text + `"},"id":1}`, `{"jsonrpc":"2.0","id":null,"error":{"code":413,`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			address, _ := upstream(t, func(w http.ResponseWriter, r *http.Request, _ int) {
+				if r.ContentLength != int64(len(c.body)) {
+					t.Errorf("the upstream got %d bytes of %d", r.ContentLength, len(c.body))
+				}
+				_, _ = io.WriteString(w, "passed")
+			})
+			s := serveWith(t, "limits {\nbuffered 1MiB\n}", append(toolCallsBlock, "reverse_proxy "+address)...)
+			if got := s.mustPost("", c.body); !strings.HasPrefix(got.body, c.want) {
+				t.Errorf("got %d %.300s", got.status, got.body)
 			}
 		})
 	}

@@ -110,6 +110,10 @@ type Allowance struct {
 	// Budget is the budget that the room is taken from.
 	Budget *Budget
 	bytes  int64 // under the budget's lock
+	// of is the allowance of the same run that came first, nil for that itself. Both wait, and exceed
+	// the limit, as one: else a run would wait for its own room. lent is how much the other one holds.
+	of   *Allowance
+	lent int64
 	// age is the number of the run, 0 until it takes room; waited is how long it has waited.
 	age        uint64
 	waited     time.Duration
@@ -158,9 +162,20 @@ func (a *Allowance) Count(n int) {
 	a.addLocked(int64(n))
 }
 
+// run is the allowance that stands for the run.
+func (a *Allowance) run() *Allowance {
+	if a.of != nil {
+		return a.of
+	}
+	return a
+}
+
 func (a *Allowance) addLocked(n int64) {
 	a.Budget.used += n
 	a.bytes += n
+	if a.of != nil {
+		a.of.lent += n
+	}
 	if a.unverified != nil {
 		a.Budget.unverified += n
 	}
@@ -171,9 +186,9 @@ func (a *Allowance) TryTake(n int) bool {
 	b := a.Budget
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if a.age == 0 {
+	if run := a.run(); run.age == 0 {
 		b.begun++
-		a.age = b.begun
+		run.age = b.begun
 	}
 	if a.bytes+int64(n) <= smallBody {
 		a.addLocked(int64(n))
@@ -185,10 +200,10 @@ func (a *Allowance) TryTake(n int) bool {
 func (a *Allowance) takeLocked(n int64) bool {
 	b := a.Budget
 	if n > 0 && b.used+n > b.limit {
-		if b.exceeding != nil && b.exceeding != a {
+		if b.exceeding != nil && b.exceeding != a.run() {
 			return false
 		}
-		b.exceeding = a
+		b.exceeding = a.run()
 	}
 	a.addLocked(n)
 	return true
@@ -201,10 +216,10 @@ func (a *Allowance) Take(n int) bool {
 		return true
 	}
 	start := time.Now()
-	ctx, cancel := context.WithTimeout(context.Background(), roomTimeout-a.waited)
+	ctx, cancel := context.WithTimeout(context.Background(), roomTimeout-a.run().waited)
 	defer cancel()
 	took := a.wait(ctx, &a.Budget.runs, n)
-	a.waited += time.Since(start)
+	a.run().waited += time.Since(start)
 	return took
 }
 
@@ -221,8 +236,8 @@ func (a *Allowance) TakeReplay(ctx context.Context, n int) error {
 func (a *Allowance) wait(ctx context.Context, queue *[]*waiter, n int) bool {
 	b, w := a.Budget, &waiter{a, int64(n), make(chan struct{})}
 	b.mu.Lock()
-	at, _ := slices.BinarySearchFunc(*queue, a.age, func(w *waiter, age uint64) int {
-		if w.of.age <= age { // replays have no age, and stay in their order
+	at, _ := slices.BinarySearchFunc(*queue, a.run().age, func(w *waiter, age uint64) int {
+		if w.of.run().age <= age { // replays have no age, and stay in their order
 			return -1
 		}
 		return 1
@@ -249,7 +264,7 @@ func (a *Allowance) wait(ctx context.Context, queue *[]*waiter, n int) bool {
 // grantLocked gives room to the waiters while there is some. After it, runs wait only while another
 // run exceeds the limit.
 func (b *Budget) grantLocked() {
-	if b.exceeding != nil && (b.used <= b.limit || b.exceeding.bytes == 0) {
+	if b.exceeding != nil && (b.used <= b.limit || b.exceeding.bytes+b.exceeding.lent == 0) {
 		b.exceeding = nil
 	}
 	for len(b.runs) > 0 && b.runs[0].of.takeLocked(b.runs[0].bytes) {
@@ -284,6 +299,9 @@ func (a *Allowance) releaseLocked(n int64) {
 	n = min(n, a.bytes)
 	a.bytes -= n
 	a.Budget.used -= n
+	if a.of != nil {
+		a.of.lent -= n
+	}
 	if a.unverified != nil {
 		a.Budget.unverified -= n
 		a.Budget.changed.Broadcast()

@@ -36,7 +36,7 @@ const (
 // want has the units in use after it, and waits the holders that wait then.
 func TestBudget(t *testing.T) {
 	type step struct {
-		of     string // a run begins with r, a replay with p, a request with q
+		of     string // a run begins with r, a replay with p, a request with q; r1+ is another allowance of r1
 		units  int    // negative: releases
 		want   int
 		waits  string
@@ -52,6 +52,9 @@ func TestBudget(t *testing.T) {
 		"the oldest of all exceeds":         {{of: "r1", units: 5, want: 5}, {of: "r2", units: 5, want: 10}, {of: "r1", units: 3, want: 13}, {of: "r2", units: 1, want: 13, waits: "r2"}, {of: "r1", units: 2, want: 15, waits: "r2"}, {of: "r1", units: -10, want: 6}},
 		"the older of two that wait":        {{of: "r1", units: 3, want: 3}, {of: "r2", units: 3, want: 6}, {of: "r3", units: 4, want: 10}, {of: "r3", units: 1, want: 11}, {of: "r2", units: 1, want: 11, waits: "r2"}, {of: "r1", units: 1, want: 11, waits: "r1 r2"}, {of: "r3", units: -1, want: 11, waits: "r2"}},
 		"all that wait, one by one":         {{of: "r1", units: 5, want: 5}, {of: "r2", units: 5, want: 10}, {of: "r3", units: 5, want: 15}, {of: "r1", units: 5, want: 15, waits: "r1"}, {of: "r2", units: 5, want: 15, waits: "r1 r2"}, {of: "r3", units: -5, want: 15, waits: "r2"}, {of: "r1", units: -10, want: 10}},
+		"two allowances exceed as one":      {{of: "r1", units: 11, want: 11}, {of: "r1+", units: 3, want: 14}, {of: "r2", units: 1, want: 14, waits: "r2"}, {of: "r1", units: -11, want: 4}},
+		"while one of two exceeds":          {{of: "r1", units: 5, want: 5}, {of: "r1+", units: 12, want: 17}, {of: "r2", units: 1, want: 17, waits: "r2"}, {of: "r1", units: -5, want: 12, waits: "r2"}, {of: "r1+", units: -3, want: 10}},
+		"two allowances wait as one":        {{of: "r1", units: 1, want: 1}, {of: "r2", units: 10, want: 11}, {of: "r3", units: 1, want: 11, waits: "r3"}, {of: "r1+", units: 1, want: 11, waits: "r3 r1+"}, {of: "r2", units: -10, want: 3}},
 		"a run passes no older one":         {{of: "r1", units: 9, want: 9}, {of: "r2", units: 9, want: 18}, {of: "r1", units: 2, want: 18, waits: "r1"}, {of: "r3", units: 1, want: 18, waits: "r1 r3"}, {of: "r2", units: -9, want: 11, waits: "r3"}, {of: "r1", units: -1, want: 11}},
 		"runs before replays":               {{of: "r1", units: 10, want: 10}, {of: "r2", units: 1, want: 11}, {of: "p1", units: 1, want: 11, waits: "p1"}, {of: "r3", units: 5, want: 11, waits: "r3 p1"}, {of: "r1", units: -6, want: 10, waits: "p1"}, {of: "r3", units: -5, want: 6}},
 		"a request beside a run that waits": {{of: "r1", units: 10, want: 10}, {of: "q1", units: 1, want: 10, refuse: true}},
@@ -65,6 +68,7 @@ func TestBudget(t *testing.T) {
 					a := holders[s.of]
 					if a == nil {
 						a = next()
+						a.of = holders[strings.TrimSuffix(s.of, "+")] // nil for itself
 						holders[s.of] = a
 						all = append(all, s.of)
 					}

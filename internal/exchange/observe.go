@@ -146,7 +146,7 @@ func (h *Handler) newTap(w http.ResponseWriter, r *http.Request) *tap {
 		t.response.tee = newBodyTee(nil, -1, maxFailureBody, h.Budget)
 	}
 	if h.Mode == delivery.ModeMCP {
-		t.response.tool = newToolAnswer(h)
+		t.response.tool = newToolAnswer(h, nil)
 	}
 	t.exchange.body = requestBody{r: of, limit: h.MaxRequestBody, held: heldBody{allowance: &t.allowance}}
 	forgetUpstream(&t.proxies)

@@ -35,8 +35,9 @@ var toolReasons = [...]error{
 	toolUnknown:  errors.New("the upstream's answer ended without a JSON-RPC response, or is encoded"),
 }
 
-func newToolAnswer(h *Handler) *toolAnswer {
-	return &toolAnswer{limit: int(h.MaxResponseBody), room: Allowance{Budget: h.Budget}}
+// newToolAnswer returns the answer of a run with this allowance, nil for none.
+func newToolAnswer(h *Handler, run *Allowance) *toolAnswer {
+	return &toolAnswer{limit: int(h.MaxResponseBody), room: Allowance{Budget: h.Budget, of: run}}
 }
 
 // begin begins to read an answer. take takes room for the response; nil if that must not wait.
@@ -154,6 +155,7 @@ func (c *recorder) recordTool(p []byte) (rest []byte) {
 		c.record.Add(p)
 		return nil
 	default:
+		c.noRoom = c.noRoom || !ended && c.written <= c.maxBody
 		c.tool.outgrow()
 		before, ended = 0, true
 	}
