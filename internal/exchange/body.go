@@ -250,6 +250,13 @@ func (b *heldBody) join() []byte {
 	return b.bytes.Join()
 }
 
+// beginning returns the first chunk of the bytes.
+func (b *heldBody) beginning() []byte {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.bytes.from(0)
+}
+
 // Read implements io.Reader.
 func (b *heldBody) Read(p []byte) (int, error) { return b.readBy(b, p) }
 

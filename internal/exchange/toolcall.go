@@ -11,6 +11,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/caddy-dedup/caddy-dedup/internal/delivery"
 	"github.com/caddy-dedup/caddy-dedup/internal/engine"
 	"github.com/caddy-dedup/caddy-dedup/internal/jsonrpc"
 )
@@ -35,6 +36,9 @@ func (x *exchange) readCall() keyDecision {
 	var text []byte
 	if err == nil {
 		text, err = x.body.join()
+	}
+	if errors.Is(err, delivery.ErrBodyTooLarge) { // for one piece
+		text, tooLarge, err = x.body.held.beginning(), err, nil
 	}
 	if err != nil { // whether it is a call is unknown
 		x.call = &toolCall{room: Allowance{Budget: x.Budget}}
