@@ -39,9 +39,9 @@ func readResponse(text []byte) (r response, err error) {
 		case canonicaljson.IsString(name, "result"):
 			r.result = span{begin, end}
 		case canonicaljson.IsString(name, "error"):
-			r.failed = true
+			r.failed = string(text[begin:end]) != "null" // some servers write all members
 		case canonicaljson.IsString(name, "method"):
-			r.method = true
+			r.method = string(text[begin:end]) != "null"
 		}
 	})
 	return r, err
