@@ -43,7 +43,7 @@ func TestPrintProvider(t *testing.T) {
 		"slack":   {"passes     json /type is url_verification\n", "verified   verified, read on 2026-11-22\n", "fact       https://docs.slack.dev/"},
 		"stripe":  {"within     5m\n", "signs ID   yes\n", "claims     requests with Stripe-Signature\n", "passes     json /id ends in _00000000000000\n"},
 		"okta":    {"route      a site's own JSON could be taken for its deliveries; give it a path of its own: dedup /webhooks/okta okta\n"},
-		"linear":  {"verified   unverified (linear.app/developers/webhooks, read on 2026-11-22, says"},
+		"linear":  {"verified   unverified (linear.app/developers/webhooks, read on 2026-11-22, does not say"},
 		"gitlab":  {"key        header Idempotency-Key, or header webhook-id, or parts header X-Gitlab-Event-UUID + content\n", "claims     requests with X-Gitlab-Event\n"},
 	} {
 		var out bytes.Buffer

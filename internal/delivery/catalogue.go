@@ -85,12 +85,11 @@ func batchSource(list List) Source {
 
 // Notes that several entries share.
 const (
-	noteRoute       = "Every endpoint gets the same ID: keep host and path in the scope. If endpoints differ in the query alone, write `scope` with `{http.request.orig_uri}`."
-	noteBatch       = "A request carries several events; its key is made of all their IDs, in order."
-	noteCloudEvents = "binary, structured and batched, these by the content type application/cloudevents. " + noteBatch
-	noteMeta        = "It retries for up to seven days, and the retention is longer than that. "
-	noteContent     = "The deliveries have no ID; the key is a hash of the body."
-	noteRepeats     = "A body says only that something changed, and the next change may send the same bytes: " +
-		"within the retention, a second change goes unseen. " +
-		"Where that is worse than a duplicate, set a shorter retention, or leave this provider out."
+	noteRoute       = "Every endpoint gets the same ID: keep host and path in the scope."
+	noteBatch       = "A request carries several events."
+	noteCloudEvents = "binary, structured and batched. " + noteBatch
+	noteMeta        = "It retries for up to seven days. "
+	noteContent     = "There is no ID; the key is a hash of the body."
+	noteRepeats     = "The next change may send the same bytes, and goes unseen within the retention: " +
+		"where that is worse than a duplicate, set a shorter one, or leave this provider out."
 )

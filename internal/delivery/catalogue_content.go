@@ -7,11 +7,11 @@ import "time"
 var knownByContent = []Provider{
 	{
 		Name: "asana", Title: "Asana",
-		Fact:    "developers.asana.com/docs/webhooks-guide, read on 2026-11-22, says how long it retries, and nothing about what a retry carries",
+		Fact:    "developers.asana.com/docs/webhooks-guide, read on 2026-11-22, does not say what a retry carries",
 		Sources: []Source{contentSource()},
 		Signs:   signedBy("X-Hook-Signature"),
 		Passes:  []Pass{{Header: "X-Hook-Secret", Unsigned: true}, {Pointer: "/events", Empty: true}},
-		Note:    noteContent + " It retries for 24 hours. A heartbeat has no events.",
+		Note:    noteContent + " It retries for 24 hours.",
 	},
 	{
 		Name: "discord", Title: "Discord webhook events", Verified: true, Read: firstReading,
@@ -19,7 +19,7 @@ var knownByContent = []Provider{
 		Signs:   signedBy("X-Signature-Ed25519"),
 		Passes:  []Pass{{Pointer: "/type", Values: []string{"0"}}},
 		Fact:    "https://docs.discord.com/developers/events/webhook-events",
-		Note:    noteContent + " Each event has its time in it, to the microsecond.",
+		Note:    noteContent + " It has the event's time in it.",
 	},
 	{
 		Name: "dropbox", Title: "Dropbox", Verified: true, Read: firstReading,
@@ -31,7 +31,7 @@ var knownByContent = []Provider{
 	},
 	{
 		Name: "lemon_squeezy", Title: "Lemon Squeezy",
-		Fact:    "general knowledge; on 2026-11-22, no page or code of Lemon Squeezy was found that says what a retry carries",
+		Fact:    "general knowledge; no page or code of Lemon Squeezy was found on 2026-11-22 that says what a retry carries",
 		Sources: []Source{contentSource()},
 		// Other senders use X-Signature too.
 		Signs: Signs{AllOf: []Sign{{Header: "X-Signature"}, {Header: "X-Event-Name"}}},
@@ -44,8 +44,7 @@ var knownByContent = []Provider{
 		// 30 s, 2 min and 8 min between the first four attempts.
 		Retention: 11 * time.Minute,
 		Fact:      "https://plaid.com/docs/api/webhooks",
-		Note: noteContent + " It retries after 30 seconds and then after four times as long each, for 24 hours; " +
-			"the retention covers the first three retries, because bodies repeat within a day. " + noteRepeats,
+		Note:      noteContent + " It retries for 24 hours; the retention covers the first three retries, because bodies repeat within a day. " + noteRepeats,
 	},
 	{
 		Name: "sentry", Title: "Sentry", Verified: true, Read: firstReading,
@@ -54,17 +53,17 @@ var knownByContent = []Provider{
 		Signs:     signedBy("Sentry-Hook-Resource"),
 		Retention: 20 * time.Minute,
 		Fact:      "https://github.com/getsentry/sentry/blob/master/src/sentry/sentry_apps/tasks/sentry_apps.py",
-		Note: "Request-ID changes with each attempt, so that the key is a hash of the body. It retries three times, five minutes apart, and makes an alert's body anew each time: " +
-			"it is recognised as long as it says the same. Equal changes of one issue without an event between them count as one until the retention ends.",
+		Note: "Request-ID changes with each attempt; the key is a hash of the body. It retries three times, five minutes apart. " +
+			"Equal changes of one issue without an event between them count as one.",
 	},
 	{
 		Name: "zoom", Title: "Zoom",
-		Fact:    "developers.zoom.us/docs/api/webhooks and devsupport.zoom.us, read on 2026-11-22, name the signature, the validation and the times of the retries, and say nothing about what a retry carries",
+		Fact:    "developers.zoom.us/docs/api/webhooks, read on 2026-11-22, does not say what a retry carries",
 		Sources: []Source{contentSource()},
 		Signs:   signedBy("x-zm-signature"),
 		// The token changes every 72 hours.
 		Passes: []Pass{{Pointer: "/event", Values: []string{"endpoint.url_validation"}}},
-		Note: noteContent + " Each event has its time in it, to the millisecond. It retries three times, the last after 85 minutes. " +
-			"A user has seen two copies of one recording's event with another download token each; such copies both run (https://devforum.zoom.us/t/duplicate-sessions-caused-by-multiple-zoom-webhooks-for-the-same-meeting-recording/128602).",
+		Note: noteContent + " It retries three times, the last after 85 minutes. " +
+			"Two copies of one recording's event can have another download token each, and then both run.",
 	},
 }

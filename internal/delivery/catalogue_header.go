@@ -11,11 +11,11 @@ var shopifyScope = []string{"X-Shopify-Topic", "X-Shopify-Shop-Domain"}
 var knownByHeader = []Provider{
 	{
 		Name: "bitbucket", Title: "Bitbucket Cloud",
-		Fact: "support.atlassian.com/bitbucket-cloud/docs/event-payloads, read on 2026-11-22, names the fields, and not whether a retry keeps the request's UUID",
+		Fact: "support.atlassian.com/bitbucket-cloud/docs/event-payloads, read on 2026-11-22, does not say whether a retry keeps the UUID",
 		// X-Hook-UUID names the hook: it is the same in every delivery.
 		Sources: []Source{headerSource("X-Request-UUID")},
 		Signs:   signedBy("X-Hook-UUID", "X-Event-Key"),
-		Note:    "It repeats a delivery twice after a 5xx. Bitbucket Data Center sends X-Request-Id instead, new for each request: it is not covered.",
+		Note:    "It repeats a delivery twice after a 5xx.",
 	},
 	{
 		Name: "clerk", Title: "Clerk", Verified: true,
@@ -28,7 +28,7 @@ var knownByHeader = []Provider{
 		// later action can have the same key.
 		Sources: []Source{inScope(partsSource(headerSource("X-Contentful-Idempotency-Key"), contentSource()), "X-Contentful-Topic", "X-Contentful-Webhook-Name")},
 		Fact:    "https://www.contentful.com/developers/changelog/idempotency-key-headers-for-webhook-requests/",
-		Note:    "Its page does not say that the idempotency key is never used again, so that the key is made of it and a hash of the body.",
+		Note:    "Its idempotency key may be used again, so a hash of the body joins it.",
 	},
 	{
 		Name: "convoy", Title: "Convoy", Verified: true,
@@ -39,13 +39,13 @@ var knownByHeader = []Provider{
 		Name: "forgejo", Title: "Forgejo", Verified: true,
 		Sources: []Source{headerSource("X-Gitea-Delivery")},
 		Fact:    "https://forgejo.org/docs/latest/user/webhooks/",
-		Note:    "It sends the same ID as X-GitHub-Delivery too; github leaves such a request to forgejo. A manual replay is a new delivery.",
+		Note:    "A manual replay is a new delivery.",
 	},
 	{
 		Name: "gitea", Title: "Gitea", Verified: true,
 		Sources: []Source{headerSource("X-Gitea-Delivery")},
 		Fact:    "https://docs.gitea.com/usage/webhooks",
-		Note:    "It sends the same ID as X-GitHub-Delivery too; github leaves such a request to gitea. A manual replay is a new delivery.",
+		Note:    "A manual replay is a new delivery.",
 	},
 	{
 		Name: "github", Title: "GitHub", Verified: true,
@@ -54,8 +54,7 @@ var knownByHeader = []Provider{
 		Sources: []Source{headerSource("X-GitHub-Delivery", "X-GitHub-Hook-ID")},
 		Signs:   Signs{NoneOf: []Sign{{Header: "X-Gitea-Delivery"}, {Header: "X-Gogs-Delivery"}}},
 		Fact:    "https://docs.github.com/en/webhooks/webhook-events-and-payloads#delivery-headers",
-		Note: "It does not retry by itself (https://docs.github.com/en/webhooks/using-webhooks/handling-failed-webhook-deliveries): redeliver what has failed manually, or by its API. " +
-			"A redelivery keeps the ID. If the delivery had succeeded, release its key first to have it run again.",
+		Note:    "It does not retry by itself: redeliver what has failed, manually or by its API. A redelivery keeps the ID.",
 	},
 	{
 		Name: "gitlab", Title: "GitLab", Verified: true, Read: firstReading,
@@ -67,8 +66,7 @@ var knownByHeader = []Provider{
 		},
 		Signs: signedBy("X-Gitlab-Event"),
 		Fact:  "https://docs.gitlab.com/user/project/integrations/webhooks/",
-		Note: "Idempotency-Key and webhook-id are the same ID, and a request sent again manually keeps it. Older versions send X-Gitlab-Event-UUID alone; " +
-			"several events of one cause can share it, so that a hash of the body joins it.",
+		Note:  "A request sent again manually keeps the ID. Older versions send X-Gitlab-Event-UUID alone, which several events can share.",
 	},
 	{
 		Name: "hugging_face", Title: "Hugging Face", Verified: true,
@@ -76,7 +74,7 @@ var knownByHeader = []Provider{
 		// has the field too.
 		Sources: []Source{partsSource(headerSource("Webhook-Id"), memberSource("/webhook/id"))},
 		Fact:    "https://huggingface.co/docs/hub/webhooks",
-		Note:    "A manual replay keeps the ID: release its key first to have it run again.",
+		Note:    "A manual replay keeps the ID.",
 	},
 	{
 		Name: "jira", Title: "Jira Cloud", Verified: true, Read: secondReading,
@@ -84,11 +82,11 @@ var knownByHeader = []Provider{
 		// this field had.
 		Sources: []Source{headerSource("X-Atlassian-Webhook-Identifier")},
 		Fact:    "https://developer.atlassian.com/cloud/jira/platform/rest/v3/api-group-webhooks/",
-		Note:    "The identifier is unique within a site: give each site a path of its own.",
+		Note:    "The ID is unique within a site: give each site a path of its own.",
 	},
 	{
 		Name: "linear", Title: "Linear",
-		Fact: "linear.app/developers/webhooks, read on 2026-11-22, says that the UUID identifies the payload, and not whether a retry keeps it",
+		Fact: "linear.app/developers/webhooks, read on 2026-11-22, does not say whether a retry keeps the UUID",
 		// The body has the time at which it was sent, so that a hash of it is no better.
 		Sources: []Source{headerSource("Linear-Delivery")},
 		Note:    "It retries three times, the last after about seven hours.",
@@ -117,7 +115,7 @@ var knownByHeader = []Provider{
 		Name: "pandadoc", Title: "PandaDoc", Verified: true, Read: firstReading,
 		Sources: []Source{headerSource("X-PandaDoc-Webhook-Event-Id")},
 		Fact:    "https://developers.pandadoc.com/changelog/2026-07-20-webhooks-deduplicate",
-		Note:    "A manual retry keeps the ID: release its key first to have it run again.",
+		Note:    "A manual retry keeps the ID.",
 	},
 	{
 		Name: "postmark", Title: "Postmark", Verified: true, Read: secondReading,
@@ -125,8 +123,8 @@ var knownByHeader = []Provider{
 		// RecordType.
 		Sources: []Source{headerSource("X-PM-Webhook-Trace-Id")},
 		Fact:    "https://github.com/ActiveCampaign/postmark-skills/blob/1d8f3680d1595d38107ace4eadc7a8aab0169001/postmark-webhooks/references/handler-examples.md",
-		Note: "The trace ID stays the same when an event is sent again. A request without it, such as an inbound message, has no key: write `mode webhook` and `key content postmark` beside it. " +
-			"It retries an outbound event for 70 minutes, and drops one that is answered with 4xx other than 408 and 429.",
+		Note: "An inbound message has no trace ID: write `mode webhook` and `key content postmark` beside the name. " +
+			"It retries for 70 minutes, and drops an event that is answered with 4xx other than 408 and 429.",
 	},
 	{
 		Name: "prolific", Title: "Prolific", Verified: true, Read: firstReading,
@@ -139,7 +137,7 @@ var knownByHeader = []Provider{
 		Name: "razorpay", Title: "Razorpay", Verified: true, Read: firstReading,
 		Sources: []Source{headerSource("X-Razorpay-Event-Id")},
 		Fact:    "https://razorpay.com/docs/payments/payment-gateway/s2s-integration/test-s2s/best-practices/webhooks-and-fetch-apis",
-		Note:    "It retries for 24 hours; events that it has no 2xx for can be sent again manually for seven days.",
+		Note:    "It retries for 24 hours.",
 	},
 	{
 		Name: "replicate", Title: "Replicate", Verified: true,
@@ -163,8 +161,7 @@ var knownByHeader = []Provider{
 			headerSource("Shopify-Webhook-Id", "Shopify-Topic", "Shopify-Shop-Domain"),
 		},
 		Fact: "https://shopify.dev/docs/apps/build/webhooks/verify-deliveries",
-		Note: "Its pages contradict each other on which of the two IDs marks a duplicate, so that the key is made of both; with one of them alone, a hash of the body joins it. " +
-			"Shopify-Webhook-Id is what its newer Events send (https://shopify.dev/docs/apps/build/events/verify-deliveries). It tries eight times within four hours.",
+		Note: "Its pages contradict each other on which ID marks a duplicate, so the key is made of both. Its newer Events send Shopify-Webhook-Id. It tries eight times within four hours.",
 	},
 	{
 		Name: "sns", Title: "Amazon SNS", Verified: true,
@@ -182,21 +179,20 @@ var knownByHeader = []Provider{
 		Sources: []Source{headerSource("webhook-id")},
 		Signs:   ofStandardWebhooks,
 		Fact:    "https://github.com/standard-webhooks/standard-webhooks/blob/main/spec/standard-webhooks.md",
-		Note:    "For every sender that follows the specification and has no name of its own here, such as Codat and 360Learning. Beside gitlab, name gitlab first.",
+		Note:    "For senders that follow the specification and have no name here, such as Codat. Beside gitlab, name gitlab first.",
 	},
 	{
 		Name: "svix", Title: "Svix", Verified: true,
 		Sources: []Source{headerSource("svix-id")},
 		Fact:    "https://docs.svix.com/receiving/verifying-payloads/how-manual",
-		Note:    "For every sender that uses Svix and has no name of its own here.",
+		Note:    "For senders that use Svix and have no name here.",
 	},
 	{
 		Name: "twilio", Title: "Twilio", Verified: true, Read: firstReading,
 		// A message's or call's SID is that of all events about it.
 		Sources: []Source{headerSource("I-Twilio-Idempotency-Token")},
 		Fact:    "https://github.com/twilio/twilio-agent-connect-python",
-		Note: "A duplicate needs the TwiML of the first answer: leave on_duplicate at replay, and max_response_body large enough. " +
-			"Where you have set a webhook to GET, its requests pass: choose POST.",
+		Note:    "A duplicate needs the TwiML of the first answer: leave on_duplicate at replay. A webhook set to GET passes: choose POST.",
 	},
 	{
 		Name: "twitch", Title: "Twitch EventSub", Verified: true, Read: firstReading,
@@ -211,6 +207,6 @@ var knownByHeader = []Provider{
 		// the API, that an invocation has one attempt or several.
 		// X-Zendesk-Webhook-Id names the hook: it is the same in every delivery.
 		Sources: []Source{headerSource("X-Zendesk-Webhook-Invocation-Id")},
-		Note:    "All attempts at one invocation have its ID. A trigger or an automation can be set to PUT or DELETE: then name these in methods, such as `methods POST PATCH PUT DELETE`. Set to GET, its requests pass.",
+		Note:    "For triggers set to PUT or DELETE write `methods POST PATCH PUT DELETE`. Set to GET, they pass.",
 	},
 }

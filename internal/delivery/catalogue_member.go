@@ -14,7 +14,7 @@ var knownByMember = []Provider{
 		// The hash is one over the data, which names what was changed, and not when.
 		Sources: []Source{partsSource(memberSource("/hash"), memberSource("/scope"), memberSource("/producer"), memberSource("/created_at"))},
 		Fact:    "https://developer.bigcommerce.com/docs/integrations/webhooks",
-		Note:    "There is no event ID; its hash is one over the data, which is the same for each update of one order. So scope, store and time are part of the key.",
+		Note:    "Its hash is the same for each update of one order, so scope, store and time join it.",
 	},
 	{
 		Name: "box", Title: "Box", Verified: true, Read: firstReading,
@@ -64,7 +64,7 @@ var knownByMember = []Provider{
 		// The token of /signature may differ from one POST to the next.
 		Sources: []Source{partsSource(memberSource("/event-data/id"), memberSource("/event-data/timestamp"))},
 		Fact:    "https://documentation.mailgun.com/docs/mailgun/user-manual/events/event-structure",
-		Note:    "An event's ID is unique within a day only, so that the event's time is part of the key.",
+		Note:    "The ID is unique within a day only, so the event's time joins it.",
 	},
 	{
 		Name: "notion", Title: "Notion", Verified: true, Read: firstReading,
@@ -79,7 +79,7 @@ var knownByMember = []Provider{
 		Sources: []Source{partsSource(memberSource("/id"), memberSource("/source"))},
 		Signs:   signedBy("X-Nylas-Signature"),
 		Fact:    "https://developer.nylas.com/docs/cookbook/use-cases/build/handle-duplicate-webhooks/",
-		Note:    "Its notifications are shaped like CloudEvents. It tries three times. The challenge of a new webhook is a GET and passes.",
+		Note:    "It tries three times.",
 	},
 	{
 		Name: "paddle", Title: "Paddle", Verified: true, Read: firstReading,
@@ -95,7 +95,7 @@ var knownByMember = []Provider{
 		Sources: []Source{memberSource("/id")},
 		Signs:   signedBy("PAYPAL-TRANSMISSION-ID"),
 		Fact:    "https://github.com/paypal/paypal-rest-api-specifications/blob/main/openapi/notifications_webhooks_v1.json",
-		Note:    noteRoute + " A notification is sent again by its ID, also manually: release its key first to have it run again.",
+		Note:    noteRoute + " A manual redelivery keeps the ID.",
 	},
 	{
 		Name: "sevalla", Title: "Sevalla", Verified: true, Read: firstReading,
@@ -104,7 +104,7 @@ var knownByMember = []Provider{
 		Signs:     signedBy("svl-signature"),
 		Retention: 8 * 24 * time.Hour,
 		Fact:      "https://api-docs.sevalla.com/v3/webhook-events",
-		Note:      "Its twelve retries take more than seven days, and the retention is longer than that.",
+		Note:      "Its twelve retries take more than seven days.",
 	},
 	{
 		Name: "slack", Title: "Slack Events API", Verified: true, Read: secondReading,
@@ -113,8 +113,7 @@ var knownByMember = []Provider{
 		Signs:   signedBy("X-Slack-Signature"),
 		Fact:    "https://docs.slack.dev/apis/events-api/",
 		Passes:  []Pass{{Pointer: "/type", Values: []string{"url_verification"}, Unsigned: true}},
-		Note: "It waits for 3 seconds: answer first and work afterwards, or its retries wait for the first run. It retries at once, after one minute and after five, and with Delayed Events each hour for a day. " +
-			"In 2025 it sent one message as several events, each with an ID of its own; they are several deliveries here (https://github.com/slackapi/node-slack-sdk/issues/2141).",
+		Note:    "It waits for 3 seconds: answer first and work afterwards. It retries at once, after one minute and after five, and with Delayed Events each hour for a day.",
 	},
 	{
 		Name: "square", Title: "Square", Verified: true, Read: firstReading,
@@ -137,16 +136,16 @@ var knownByMember = []Provider{
 		Sources: []Source{inScope(memberSource("/update_id"), "X-Telegram-Bot-Api-Secret-Token")},
 		Signs:   signedBy("X-Telegram-Bot-Api-Secret-Token"),
 		Fact:    "https://core.telegram.org/bots/api",
-		Note:    "Every bot counts for itself: give each a path or a secret token of its own, and leave the path in the scope. Without a `secret_token` at setWebhook, write `mode webhook` and `key json /update_id telegram` in place of the name. Updates are kept for 24 hours.",
+		Note:    "Give each bot a path or a secret token of its own. Without a `secret_token` at setWebhook, write `mode webhook` and `key json /update_id telegram` in place of the name.",
 	},
 	{
 		Name: "typeform", Title: "Typeform",
-		Fact:    "Typeform's pages, read on 2026-11-22, say that the event's ID is unique, and not whether a retry keeps it",
+		Fact:    "Typeform's pages, read on 2026-11-22, do not say whether a retry keeps the ID",
 		Sources: []Source{partsSource(memberSource("/event_id"), memberSource("/event_type"))},
 	},
 	{
 		Name: "vercel", Title: "Vercel",
-		Fact:    "Vercel's pages, read on 2026-11-21, document the event's ID, and not whether a retry keeps it",
+		Fact:    "Vercel's pages, read on 2026-11-21, do not say whether a retry keeps the ID",
 		Sources: []Source{memberSource("/id")},
 		Signs:   signedBy("x-vercel-signature"),
 	},

@@ -5,7 +5,7 @@ import "time"
 const (
 	factCloudEvents = "https://github.com/cloudevents/spec/blob/main/cloudevents/bindings/http-protocol-binding.md"
 	factWhatsApp    = "https://developers.facebook.com/documentation/business-messaging/whatsapp/webhooks/create-webhook-endpoint"
-	factMeta        = "Meta's pages, read on 2026-11-22, say it of WhatsApp's messages and statuses; for Messenger and Instagram, no page was found that says what identifies an event"
+	factMeta        = "no page found on 2026-11-22 says what identifies an event of Messenger or Instagram; for WhatsApp alone, one does"
 )
 
 // ofMeta are the signs of Meta's senders. GitHub, and those that imitate it, sign in the same
@@ -69,21 +69,19 @@ var knownBySeveral = []Provider{
 		)},
 		Retention: 30 * 24 * time.Hour,
 		Fact:      "https://docs.adyen.com/development-resources/webhooks/handle-webhook-events/",
-		Note: "There is no event ID. Event code, PSP reference and a hash of the body name an event: " +
-			"the same event can come again with a later date or with other details, of which Adyen wants the latest used, and then it runs. " +
-			"It retries for up to 30 days, and so long is the retention.",
+		Note:      "There is no event ID. An event that comes again with a later date or other details runs: Adyen wants the latest used. It retries for up to 30 days.",
 	},
 	{
 		Name: "cloudevents", Title: "CloudEvents", Verified: true,
 		Sources: ofCloudEvents(),
 		Fact:    factCloudEvents,
-		Note:    "In each mode of the HTTP binding: " + noteCloudEvents,
+		Note:    "In each HTTP mode: " + noteCloudEvents,
 	},
 	{
 		Name: "eventarc", Title: "Google Eventarc", Verified: true,
 		Sources: ofCloudEvents(),
 		Fact:    "https://cloud.google.com/eventarc/docs/cloudevents",
-		Note:    "In each mode of the HTTP binding: " + noteCloudEvents,
+		Note:    "In each HTTP mode: " + noteCloudEvents,
 	},
 	{
 		Name: "eventgrid", Title: "Azure Event Grid", Verified: true,
@@ -97,7 +95,7 @@ var knownBySeveral = []Provider{
 		Name: "knative", Title: "Knative Eventing", Verified: true,
 		Sources: ofCloudEvents(),
 		Fact:    "https://knative.dev/docs/eventing/event-delivery/",
-		Note:    "The body of an answer is an event too: a duplicate's sender gets that of the first run once more, with the same ID. In each mode of the HTTP binding: " + noteCloudEvents,
+		Note:    "An answer's body is an event too: a duplicate gets that of the first run once more. In each HTTP mode: " + noteCloudEvents,
 	},
 	{
 		Name: "line", Title: "LINE Messaging API", Verified: true, Read: firstReading,
@@ -106,7 +104,7 @@ var knownBySeveral = []Provider{
 		Signs:   signedBy("X-Line-Signature"),
 		Fact:    "https://github.com/line/line-openapi/blob/main/webhook.yml",
 		Passes:  []Pass{{Pointer: "/events", Empty: true, Unsigned: true}},
-		Note:    "The check of a webhook has no events. " + noteBatch,
+		Note:    noteBatch,
 	},
 	{
 		Name: "meta", Title: "Meta (WhatsApp, Messenger, Instagram)", Fact: factMeta,
@@ -116,25 +114,25 @@ var knownBySeveral = []Provider{
 		})},
 		Signs:     ofMeta,
 		Retention: whatsAppRetention,
-		Note:      "Messages, and the statuses of WhatsApp; what has no ID, such as a receipt or another field's change, passes. " + noteMeta + noteBatch,
+		Note:      "What has no ID, such as a receipt, passes. " + noteMeta + noteBatch,
 	},
 	{
 		Name: "okta", Title: "Okta", Verified: true, Read: firstReading,
 		Sources: []Source{batchSource(List{Array: "/data/events", Members: []string{"/uuid"}})},
 		Fact:    "https://developer.okta.com/docs/concepts/event-hooks/",
-		Note:    "The verification of a new hook is a GET and passes. " + noteBatch,
+		Note:    noteBatch,
 	},
 	{
 		Name: "pubsub", Title: "Google Cloud Pub/Sub", Verified: true, Read: firstReading,
 		Sources: []Source{partsSource(memberSource("/message/messageId"), memberSource("/subscription"))},
 		Fact:    "https://cloud.google.com/python/docs/reference/pubsub/1.5.0/google.cloud.pubsub_v1.types.PublishResponse",
-		Note:    "For push subscriptions with the wrapped payload. A message that its publisher sends twice has two IDs, and both run.",
+		Note:    "For push subscriptions with the wrapped payload.",
 	},
 	{
 		Name: "sendgrid", Title: "Twilio SendGrid", Verified: true, Read: firstReading,
 		Sources: []Source{batchSource(List{Array: "", Members: []string{"/sg_event_id"}})},
 		Fact:    "https://docs.sendgrid.com/for-developers/tracking-events/troubleshooting",
-		Note:    "Not every event has the ID; a request with such an event passes. It retries for 24 hours. " + noteBatch,
+		Note:    "A request with an event without the ID passes. It retries for 24 hours. " + noteBatch,
 	},
 	{
 		Name: "whatsapp", Title: "WhatsApp Business Platform", Verified: true, Read: secondReading,
@@ -145,13 +143,13 @@ var knownBySeveral = []Provider{
 		Sources:   []Source{batchSource(List{Array: "/entry", Lists: []List{whatsAppChange}})},
 		Signs:     ofMeta,
 		Retention: whatsAppRetention,
-		Note:      "Messages and statuses; a change of another field passes. " + noteMeta + noteBatch,
+		Note:      "Changes other than messages and statuses pass. " + noteMeta + noteBatch,
 	},
 	{
 		Name: "woocommerce", Title: "WooCommerce", Verified: true,
 		// Two events in one second have the same delivery ID.
 		Sources: []Source{partsSource(headerSource("X-WC-Webhook-Delivery-ID"), contentSource())},
 		Fact:    "https://github.com/woocommerce/woocommerce",
-		Note:    "Two events within one second share the delivery ID, so that the key is made of it and a hash of the body.",
+		Note:    "Two events within one second share the ID, so a hash of the body joins it.",
 	},
 }

@@ -2,7 +2,6 @@ package delivery_test
 
 import (
 	"bytes"
-	"cmp"
 	"flag"
 	"fmt"
 	"os"
@@ -12,7 +11,6 @@ import (
 	"testing"
 
 	"github.com/caddy-dedup/caddy-dedup/internal/delivery"
-	"github.com/caddy-dedup/caddy-dedup/internal/signature"
 )
 
 //go:generate go test -run TestProvidersPage -update .
@@ -47,71 +45,45 @@ func TestProvidersPage(t *testing.T) {
 }
 
 func renderProviders() []byte {
-	var b bytes.Buffer
+	var b, notes bytes.Buffer
 	for _, p := range delivery.Providers() {
-		trust := "verified"
-		if !p.Verified {
-			trust = "*unverified*"
-		}
 		var keys []string
 		for _, s := range p.Sources {
 			keys = append(keys, s.String())
 		}
-		route := "any"
+		retention := ""
+		if p.Retention != 0 {
+			retention = p.RetentionText()
+		}
+		title := fmt.Sprintf("[%s](%s)", p.Title, p.Fact)
+		if !p.Verified {
+			title = p.Title + " *"
+		}
+		route := ""
 		if p.Matcher() != "" {
-			route = "**own**"
+			route = " **own path**"
 		}
-		fmt.Fprintf(&b, "| `%s` | %s | %s | %s | %s | %s | %s | %s |\n", p.Name, p.Title, route, codes(keys), codes(p.Scope()), p.RetentionText(), cmp.Or(signatureOf(p).ID, "–"), trust)
+		fmt.Fprintf(&b, "| `%s`%s | %s | %s | %s | %s | %s |\n", p.Name, route, title, codes(keys), codes(p.Scope()), p.Signs, retention)
+		writeNote(&notes, p)
 	}
-	b.WriteString("\n## Notes\n")
-	for _, p := range delivery.Providers() {
-		fmt.Fprintf(&b, "\n**%s** (`%s`). ", p.Title, p.Name)
-		if p.Verified {
-			fmt.Fprintf(&b, "From <%s>%s.", p.Fact, p.ReadOn())
-		} else {
-			fmt.Fprintf(&b, "*Unverified*: %s.", p.Fact)
-		}
-		if claims := p.Signs.String(); claims != "" {
-			fmt.Fprintf(&b, " Claims only requests %s.", claims)
-		}
-		if matcher := p.Matcher(); matcher != "" {
-			fmt.Fprintf(&b, " A site's own JSON could be taken for its deliveries: write `%s`.", matcher)
-		}
-		if p.Note != "" {
-			b.WriteString(" " + p.Note)
-		}
-		for _, pass := range p.Passes {
-			fmt.Fprintf(&b, " Passes through unclaimed: `%s`.", pass)
-		}
-		describeSignature(&b, signatureOf(p))
-		b.WriteString("\n")
-	}
+	fmt.Fprintf(&b, "\n## Notes\n\n%s", &notes)
 	return b.Bytes()
 }
 
-func signatureOf(p delivery.Provider) signature.Provider {
-	signed, _ := signature.ProviderNamed(p.Name)
-	return signed
-}
-
-// describeSignature writes what verify checks.
-func describeSignature(b *bytes.Buffer, p signature.Provider) {
-	if p.Reason != "" {
-		fmt.Fprintf(b, " Cannot be verified: %s.", p.Reason)
-		return
-	}
-	fmt.Fprintf(b, " Verified by: %s.", strings.NewReplacer("{", "`{", "}", "}`").Replace(p.How()))
-	if p.Within > 0 {
-		fmt.Fprintf(b, " Timestamp: %d minutes.", int(p.Within.Minutes()))
-	}
-	if p.Handshake != "" {
-		fmt.Fprintf(b, " Handshake: %s.", p.Handshake)
-	}
-	if p.Source != "primary" {
-		fmt.Fprintf(b, " Source: %s.", p.Source)
+// writeNote writes what the table does not say of a provider, if there is anything.
+func writeNote(b *bytes.Buffer, p delivery.Provider) {
+	var says []string
+	if !p.Verified {
+		says = append(says, "Unverified: "+p.Fact+".")
 	}
 	if p.Note != "" {
-		b.WriteString(" " + p.Note)
+		says = append(says, p.Note)
+	}
+	for _, pass := range p.Passes {
+		says = append(says, fmt.Sprintf("Passes: `%s`.", pass))
+	}
+	if len(says) > 0 {
+		fmt.Fprintf(b, "- `%s`: %s\n", p.Name, strings.Join(says, " "))
 	}
 }
 

@@ -29,7 +29,7 @@ var (
 
 var ofMeta = challenge{method: "GET", parameter: "hub.challenge"}
 
-const noteForm = "Hooks in the form of HTML forms are left out: their JSON is signed, and not the form."
+const noteForm = "Hooks sent as HTML forms are refused."
 
 // The shapes of rows. Each may be changed by those below it.
 
@@ -86,8 +86,7 @@ func isPlainToken(secret string) bool { return !isSigningToken(secret) }
 var catalogue = []Provider{
 	{Name: "adyen", ID: inPart, schemes: rows(scheme{
 		Scheme: Scheme{Encoding: "base64", SecretEncoding: "hex"}, verify: verifyAdyen, how: "HMAC-SHA256 (base64) in each item, over eight of its members",
-	}), Note: "Of each item, pspReference, originalReference, merchantAccountCode, merchantReference, amount, eventCode and success are signed, and nothing else. " +
-		"Webhooks of Adyen's platforms, with HmacSignature in the header, are not covered."},
+	}), Note: "Dates and reasons of an item are not signed. Webhooks of Adyen's platforms, with HmacSignature in the header, are not covered."},
 	{Name: "asaas", ID: nothingSigned, schemes: rows(equal("asaas-access-token"))},
 	{Name: "asana", schemes: rows(inHex("X-Hook-Signature")), Handshake: unsignedIsRefused + "POST with X-Hook-Secret, which is the secret"},
 	// From hookdeck's notes: the provider's page names only static fields.
@@ -98,14 +97,14 @@ var catalogue = []Provider{
 		Scheme: Scheme{Header: "BOX-SIGNATURE-PRIMARY", Encoding: "base64"}, second: "BOX-SIGNATURE-SECONDARY",
 		fixed: []field{{"BOX-SIGNATURE-VERSION", "1"}, {"BOX-SIGNATURE-ALGORITHM", "HmacSHA256"}},
 	}.over("{body}{timestamp}", "BOX-DELIVERY-TIMESTAMP", "rfc3339")),
-		Note: "Box's SDK also takes a signature over the body with its characters beyond ASCII escaped; that form is left out."},
+		Note: "A signature over the body with its characters beyond ASCII escaped is refused."},
 	{Name: "chargebee", ID: nothingSigned, schemes: rows(basicAuth())},
 	{Name: "circleci", schemes: rows(formatted("circleci-signature", "v1={signature},v1={signature}")), Handshake: signedHandshake},
 	{Name: "clerk", Within: fiveMinutes, schemes: rows(standard("svix-", secretWhsec))},
 	{Name: "convoy", ID: notID, Within: fiveMinutes, schemes: rows(scheme{
 		Scheme: Scheme{Header: "X-Convoy-Signature", Algorithm: "sha256|sha512", Encoding: "hex|base64"}, read: readConvoy, verify: verifyConvoy,
 		how: "HMAC-SHA256 or SHA512 (hex or base64) in X-Convoy-Signature, over {body} or {timestamp},{body}, the body as compact JSON",
-	}), Note: "Its hooks in the form of HTML forms are left out: it signs the JSON in them."},
+	}), Note: "Hooks sent as HTML forms are refused."},
 	{Name: "discord", schemes: rows(scheme{
 		Scheme: Scheme{Header: "X-Signature-Ed25519"}, publicKey: ed25519Key, size: ed25519.SignatureSize,
 		how: "Ed25519 (hex) in X-Signature-Ed25519, over {timestamp}{body}",
@@ -120,7 +119,7 @@ var catalogue = []Provider{
 	// That a signing token begins with whsec_ is from receivers.
 	{Name: "gitlab", ID: "with a signing token", Source: secondaryInPart, Within: fiveMinutes,
 		schemes: rows(standard("webhook-", secretWhsec).taking(isSigningToken), equal("X-Gitlab-Token").taking(isPlainToken)),
-		Note:    "A secret that begins with whsec_ is a signing token; another one is the plain secret token, with which nothing is signed."},
+		Note:    "A secret that begins with whsec_ is a signing token; with any other, nothing is signed."},
 	// From receivers.
 	{Name: "gusto", Source: secondary, schemes: rows(inHex("X-Gusto-Signature")), Handshake: unsignedIsRefused + "POST with verification_token, which is the secret"},
 	{Name: "hugging_face", ID: nothingSigned, schemes: rows(equal("X-Webhook-Secret"), scheme{parameter: "secret", static: true})},
@@ -142,7 +141,7 @@ var catalogue = []Provider{
 		challenge: challenge{method: "GET", field: "X-Okta-Verification-Challenge"}, Handshake: unsignedPasses + "GET with X-Okta-Verification-Challenge"},
 	{Name: "openai", Within: fiveMinutes, schemes: rows(standard("webhook-", secretWhsecOrText))},
 	{Name: "outpost", ID: notID, schemes: rows(formatted("X-Outpost-Signature", "v0={signature},{signature}")),
-		Note: "All of a secret is the key, whsec_ included. Write `verify hmac` where the operator has changed what is signed or how, and name standard_webhooks where it sends these."},
+		Note: "The secret is taken whole, whsec_ included. Where the operator has changed what is signed, write `verify hmac`."},
 	{Name: "paddle", Within: fiveMinutes, schemes: rows(formatted("Paddle-Signature", "ts={timestamp};h1={signature}").over("{timestamp}:{body}", "", "s"))},
 	{Name: "pagerduty", ID: notID, schemes: rows(formatted("X-PagerDuty-Signature", "v1={signature},v1={signature}"))},
 	{Name: "pandadoc", ID: notID, schemes: rows(scheme{parameter: "signature"})},
@@ -156,12 +155,12 @@ var catalogue = []Provider{
 		how: "ECDSA with SHA256 on P-256 (base64) in X-Twilio-Email-Event-Webhook-Signature, over {timestamp}{body}",
 	}.over("{timestamp}{body}", "X-Twilio-Email-Event-Webhook-Timestamp", "s"))},
 	{Name: "sentry", schemes: rows(inHex("Sentry-Hook-Signature"))},
-	{Name: "sevalla", ID: nothingSigned, schemes: rows(equal("svl-signature")), Note: "The field has the secret itself, whsec_ included."},
+	{Name: "sevalla", ID: nothingSigned, schemes: rows(equal("svl-signature")), Note: "The secret is taken whole, whsec_ included."},
 	{Name: "shopify", ID: notID, schemes: rows(inBase64("Shopify-Hmac-Sha256"), inBase64("X-Shopify-Hmac-Sha256"))},
 	{Name: "slack", Within: fiveMinutes, schemes: rows(formatted("X-Slack-Signature", "v0={signature}").over("v0:{timestamp}:{body}", "X-Slack-Request-Timestamp", "s")), Handshake: signedHandshake},
 	{Name: "square", schemes: rows(inBase64("x-square-hmacsha256-signature").over("{url}{body}", "", "")),
-		Note: "The URL is the one that is registered, whole. With several, the body has to be a JSON object."},
-	{Name: "standard_webhooks", Within: fiveMinutes, schemes: rows(standard("webhook-", secretWhsec)), Note: "Signatures with a public key, v1a, are left out."},
+		Note: "`url` is the registered one, whole. With several, the body must be a JSON object."},
+	{Name: "standard_webhooks", Within: fiveMinutes, schemes: rows(standard("webhook-", secretWhsec)), Note: "Signatures with a public key, v1a, are refused."},
 	{Name: "stripe", Within: fiveMinutes, schemes: rows(formatted("Stripe-Signature", "t={timestamp},v1={signature}").over("{timestamp}.{body}", "", "s"))},
 	{Name: "svix", Within: fiveMinutes, schemes: rows(standard("svix-", secretWhsec)), Note: "Where the fields begin with webhook-, name standard_webhooks."},
 	// From pages of SDKs that repeat core.telegram.org.
@@ -169,8 +168,8 @@ var catalogue = []Provider{
 	{Name: "twilio", ID: notID, schemes: rows(scheme{
 		Scheme: Scheme{Header: "X-Twilio-Signature", Encoding: "base64", Signed: "{url}{body}"}, verify: verifyTwilio,
 		how: "HMAC-SHA1 (base64) in X-Twilio-Signature, over the URL and the sorted form, or the URL with the body's hash",
-	}.sha1()), Note: "The URL is the origin of `url`, with user and password, and path and query of the request. A body that is not a form needs bodySHA256 in the query. " +
-		"Nothing separates the names and values of a form: whoever has a genuine request can move bytes between them."},
+	}.sha1()), Note: "`url` is the origin, with user and password; path and query are the request's. A body that is not a form needs bodySHA256 in the query. " +
+		"Whoever has a genuine request can move bytes between the names and values of its form."},
 	{Name: "twitch", Within: tenMinutes, schemes: rows(scheme{
 		Scheme: Scheme{Header: "Twitch-Eventsub-Message-Signature", Format: "sha256={signature}"}, id: "Twitch-Eventsub-Message-Id",
 	}.over(fieldPrefix+"Twitch-Eventsub-Message-Id}{timestamp}{body}", "Twitch-Eventsub-Message-Timestamp", "rfc3339")), Handshake: signedHandshake},
@@ -180,7 +179,7 @@ var catalogue = []Provider{
 	{Name: "whatsapp", foreign: codeHosts, schemes: rows(asGitHub("X-Hub-Signature-256")), challenge: ofMeta, Handshake: unsignedPasses + "GET with hub.challenge"},
 	{Name: "woocommerce", ID: notID, schemes: rows(inBase64("X-WC-Webhook-Signature")), Handshake: unsignedIsRefused + "POST with webhook_id"},
 	{Name: "zendesk", ID: notID, schemes: rows(inBase64("X-Zendesk-Webhook-Signature").over("{timestamp}{body}", "X-Zendesk-Webhook-Signature-Timestamp", "rfc3339")),
-		Note: "Its test requests use a secret of Zendesk's own, and are refused."},
+		Note: "Its test requests use another secret, and are refused."},
 	{Name: "zoom", schemes: rows(formatted("x-zm-signature", "v0={signature}").over("v0:{timestamp}:{body}", "x-zm-request-timestamp", "s")), Handshake: signedHandshake},
 }
 

@@ -6,10 +6,10 @@ import (
 	"fmt"
 	"os"
 	"regexp"
+	"strings"
 	"testing"
 	"time"
 
-	"github.com/caddy-dedup/caddy-dedup/internal/delivery"
 	"github.com/caddy-dedup/caddy-dedup/internal/signature"
 )
 
@@ -40,7 +40,7 @@ const signaturesHead = `# Signatures
 
 <!-- Generated from the catalogue in internal/signature by go generate. Change that. -->
 
-Which senders of webhooks [%[1]sverify%[1]s](directive.md#verify) can check, and how. [Security](security.md#webhooks-with-verify) says what that protects against.
+The signatures that [%[1]sverify%[1]s](directive.md#verify) can check. [Security](security.md#webhooks-with-verify) says what that protects against.
 
 %[1]s%[1]s%[1]scaddyfile
 hooks.example.com {
@@ -52,21 +52,19 @@ hooks.example.com {
 }
 %[1]s%[1]s%[1]s
 
-- **verified by**: where the signature is, and which bytes it is over. %[1]s{body}%[1]s is the body as it was received. The placeholders are those of [%[1]sverify hmac%[1]s](directive.md#verify), which is for senders without a name here.
-- **takes**: the words of %[1]sverify%[1]s that the provider needs.
-- **covers the ID**: whether the signature covers what the [key](providers.md) is made of. Where it does not, a captured request can be sent again under another ID, and [runs again](#a-key-of-what-is-signed).
-- **tolerance**: how far a signed timestamp may be in the past or in the future, if you do not write %[1]swithin%[1]s.
-- **handshake**: what becomes of the request that sets the webhook up or tests it. Where nothing is said, none is known.
-- **source**: *primary* if the scheme was read in the provider's own page, code or SDK, *secondary* if in those of others. Try a secondary one under [%[1]sobserve%[1]s](directive.md#observe) first.
+- **provider**: a * marks a scheme that was read in the code or pages of others. Try it under [%[1]sobserve%[1]s](directive.md#observe) first.
+- **verified by**: where the signature is, and which bytes it is over, with the placeholders of [%[1]sverify hmac%[1]s](directive.md#verify). Where nothing else is said, %[1]sverify%[1]s takes a %[1]ssecret%[1]s.
+- **covers the ID**: whether the signature covers what the [key](providers.md) is made of. Where it does not, whoever has captured a request can send it again under another ID, and it [runs again](#a-key-of-what-is-signed).
+- **tolerance**: how old a signed timestamp may be, or how far in the future, unless you write %[1]swithin%[1]s. Empty if there is no signed timestamp.
 
-| provider | verified by | takes | covers the ID | tolerance | handshake | source |
-|---|---|---|---|---|---|---|
+| provider | verified by | covers the ID | tolerance |
+|---|---|---|---|
 `
 
 const signaturesTail = `
 ## A key of what is signed
 
-Where a second run under another ID would do harm, make the key of the body, which is signed. A redelivery has the same body. Two events with exactly the same body count as one, until the retention ends.
+Where a second run under another ID would do harm, make the key of the body, which is signed. A redelivery has the same body, and so has [an equal event](providers.md#keys-made-of-content).
 
 %[1]s%[1]s%[1]scaddyfile
 hooks.example.com {
@@ -89,16 +87,26 @@ func renderSignatures() []byte {
 	fmt.Fprintf(&b, signaturesHead, "`")
 	for _, p := range signature.Providers() {
 		if p.Reason != "" {
-			fmt.Fprintf(&b, "| `%s` | **cannot be verified**: %s | | | | | |\n", p.Name, p.Reason)
+			fmt.Fprintf(&b, "| `%s` | **cannot be verified**: %s | | |\n", p.Name, p.Reason)
 			continue
 		}
-		fmt.Fprintf(&b, "| `%s` | %s | %s | %s | %s | %s | %s |\n", p.Name, signedBytes.ReplaceAllString(p.How(), "`$0`"), takes(p), p.ID, tolerance(p), p.Handshake, p.Source)
+		star := ""
+		if p.Source != "primary" {
+			star = " *"
+		}
+		fmt.Fprintf(&b, "| `%s`%s | %s%s | %s | %s |\n", p.Name, star, signedBytes.ReplaceAllString(p.How(), "`$0`"), takes(p), p.ID, tolerance(p))
+		var says []string
 		if p.Note != "" {
-			d, _ := delivery.ProviderNamed(p.Name)
-			fmt.Fprintf(&notes, "\n**%s** (`%s`). %s\n", d.Title, p.Name, p.Note)
+			says = append(says, p.Note)
+		}
+		if p.Handshake != "" && p.Handshake != "signed" {
+			says = append(says, "Handshake: "+p.Handshake+".")
+		}
+		if len(says) > 0 {
+			fmt.Fprintf(&notes, "- `%s`: %s\n", p.Name, strings.Join(says, " "))
 		}
 	}
-	fmt.Fprintf(&b, "\n## Notes\n%s", &notes)
+	fmt.Fprintf(&b, "\n## Notes\n\nA handshake is the request that sets a webhook up or tests it. One that is signed is not listed.\n\n%s", &notes)
 	fmt.Fprintf(&b, signaturesTail, "`")
 	return b.Bytes()
 }
@@ -106,21 +114,21 @@ func renderSignatures() []byte {
 // signedBytes is what a signature is over.
 var signedBytes = regexp.MustCompile(`\S*\{\S*\}`)
 
+// takes returns the words of verify that the provider needs, if it is not the secret alone.
 func takes(p signature.Provider) string {
-	words := "`secret`"
-	if p.PublicKey() {
-		words = "`public_key`"
+	switch {
+	case p.PublicKey():
+		return "; takes `public_key`"
+	case p.URL():
+		return "; takes `secret` and `url`"
 	}
-	if p.URL() {
-		words += ", `url`"
-	}
-	return words
+	return ""
 }
 
 func tolerance(p signature.Provider) string {
 	switch {
 	case !p.Timed():
-		return "no timestamp"
+		return ""
 	case p.Within == 0:
 		return "off"
 	}

@@ -37,7 +37,7 @@ type Provider struct {
 const (
 	signedHandshake   = "signed"
 	unsignedPasses    = "unsigned, and passes: "
-	unsignedIsRefused = "unsigned, and refused; set the webhook up before `verify`, or under `observe`: "
+	unsignedIsRefused = "unsigned, and refused; set the webhook up before `verify`: "
 )
 
 // Providers returns the whole catalogue, sorted by name, with those that cannot be verified.
