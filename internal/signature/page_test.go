@@ -106,7 +106,7 @@ func renderSignatures() []byte {
 			fmt.Fprintf(&notes, "- `%s`: %s\n", p.Name, strings.Join(says, " "))
 		}
 	}
-	fmt.Fprintf(&b, "\n## Notes\n\nA handshake is the request that sets a webhook up or tests it. One that is signed is not listed.\n\n%s", &notes)
+	fmt.Fprintf(&b, "\n## Notes\n\nA handshake is the request that sets a webhook up or tests it. One that is signed is not listed. One that is refused passes under `observe`.\n\n%s", &notes)
 	fmt.Fprintf(&b, signaturesTail, "`")
 	return b.Bytes()
 }
