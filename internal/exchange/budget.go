@@ -111,9 +111,8 @@ type Allowance struct {
 	Budget *Budget
 	bytes  int64 // under the budget's lock
 	// of is the allowance of the same run that came first, nil for that itself. Both wait, and exceed
-	// the limit, as one: else a run would wait for its own room. lent is how much the other one holds.
-	of   *Allowance
-	lent int64
+	// the limit, as one: else a run would wait for its own room.
+	of *Allowance
 	// age is the number of the run, 0 until it takes room; waited is how long it has waited.
 	age        uint64
 	waited     time.Duration
@@ -173,9 +172,6 @@ func (a *Allowance) run() *Allowance {
 func (a *Allowance) addLocked(n int64) {
 	a.Budget.used += n
 	a.bytes += n
-	if a.of != nil {
-		a.of.lent += n
-	}
 	if a.unverified != nil {
 		a.Budget.unverified += n
 	}
@@ -200,10 +196,10 @@ func (a *Allowance) TryTake(n int) bool {
 func (a *Allowance) takeLocked(n int64) bool {
 	b := a.Budget
 	if n > 0 && b.used+n > b.limit {
-		if b.exceeding != nil && b.exceeding != a.run() {
+		if b.exceeding != nil && b.exceeding.run() != a.run() {
 			return false
 		}
-		b.exceeding = a.run()
+		b.exceeding = a
 	}
 	a.addLocked(n)
 	return true
@@ -264,7 +260,7 @@ func (a *Allowance) wait(ctx context.Context, queue *[]*waiter, n int) bool {
 // grantLocked gives room to the waiters while there is some. After it, runs wait only while another
 // run exceeds the limit.
 func (b *Budget) grantLocked() {
-	if b.exceeding != nil && (b.used <= b.limit || b.exceeding.bytes+b.exceeding.lent == 0) {
+	if b.exceeding != nil && (b.used <= b.limit || b.exceeding.bytes == 0) {
 		b.exceeding = nil
 	}
 	for len(b.runs) > 0 && b.runs[0].of.takeLocked(b.runs[0].bytes) {
@@ -299,9 +295,6 @@ func (a *Allowance) releaseLocked(n int64) {
 	n = min(n, a.bytes)
 	a.bytes -= n
 	a.Budget.used -= n
-	if a.of != nil {
-		a.of.lent -= n
-	}
 	if a.unverified != nil {
 		a.Budget.unverified -= n
 		a.Budget.changed.Broadcast()

@@ -60,6 +60,7 @@ type recorder struct {
 	// headFirst reports whether the client's header is sent before the first bytes, from which the
 	// server would guess a Content-Type.
 	headFirst   bool
+	settled     bool           // the run is settled
 	passing     bool           // the run is settled, and what follows passes to the client
 	omitted     bool           // the body is not kept
 	noRoom      bool           // the body is not kept because there was no room for it

@@ -21,8 +21,7 @@ import (
 // all of it.
 type execution struct {
 	*exchange
-	run     *engine.Run
-	settled bool
+	run *engine.Run
 
 	context  runContext
 	limit    runLimit
@@ -122,10 +121,10 @@ func (e *execution) observation(err error) observation {
 // returns the error that the client gets in place of the response, nil for the response.
 func (e *execution) finish(o observation) error {
 	end, share, err := o.end()
-	if e.settled {
+	if e.response.settled {
 		return err
 	}
-	e.settled = true
+	e.response.settled = true
 	if errors.Is(err, errNoHandler) {
 		e.outcome = OutcomeNoHandler
 	}
