@@ -35,6 +35,7 @@ func toolServer(t *testing.T) string {
 		w.Header().Set("Content-Type", r.Header.Get("X-Type"))
 		w.Header().Set("Mcp-Session-Id", "session")
 		w.Header().Set("Cache-Control", "no-cache")
+		w.Header().Set("X-Accel-Buffering", "no")
 		w.WriteHeader(status)
 		_, _ = io.WriteString(w, strings.ReplaceAll(r.Header.Get("X-Says"), "|", "\n"))
 	})
@@ -94,17 +95,17 @@ func TestToolCallEnds(t *testing.T) {
 			if (record.Reason != "") != (c.state == released) {
 				t.Errorf("the reason is %q", record.Reason)
 			}
-			second := s.mustPost("", callOf(`"\u0032"`, name), header...)
+			second := s.mustPost("", callOf(`"\u0032"`, name), append(header, "MCP-Protocol-Version", "2026-07-28")...)
 			if replayed := second.header.Get("Idempotent-Replayed") != ""; replayed != (c.state == kept) {
 				t.Errorf("the second client got %v", second)
 			}
 			if c.state != kept {
 				return
 			}
-			if !strings.Contains(second.body, `"id":"\u0032"`) || strings.Count(second.body, `"caddy-dedup/replayed":true`) != 1 || !json.Valid([]byte(second.body)) {
+			if !strings.Contains(second.body, `"id":"\u0032"`) || strings.Count(second.body, `"caddy-dedup/replayed":true`) != 1 || !strings.Contains(second.body, `"resultType":`) || !json.Valid([]byte(second.body)) {
 				t.Errorf("the second client got %s", second.body)
 			}
-			if h := second.header; second.status != 200 || h.Get("Content-Type") != asJSON || h.Get("Mcp-Session-Id") != "" || h.Get("Cache-Control") != "" {
+			if h := second.header; second.status != 200 || h.Get("Content-Type") != asJSON || h.Get("Mcp-Session-Id") != "" || h.Get("Cache-Control") != "" || h.Get("X-Accel-Buffering") != "" {
 				t.Errorf("the second client got %d %v", second.status, h)
 			}
 		})
@@ -265,21 +266,24 @@ func TestToolCallIsStoredAtItsResponse(t *testing.T) {
 		t.Errorf("the client got %q before the response", got)
 	}
 	for _, c := range []struct {
-		id, session string
-		status      int
-	}{{"1", "a", 202}, {"1", "b", 200}, {`"1"`, "a", 200}} {
-		got := s.mustPost("", `{"method":"notifications/cancelled","params":{"requestId":`+c.id+`}}`, "Mcp-Session-Id", c.session)
+		id, session, caller string
+		status              int
+	}{{"1", "a", "", 202}, {"1", "b", "", 200}, {`"1"`, "a", "", 200}, {"1", "a", "Bearer other", 200}} {
+		got := s.mustPost("", `{"method":"notifications/cancelled","params":{"requestId":`+c.id+`}}`, "Mcp-Session-Id", c.session, "Authorization", c.caller)
 		if got.status != c.status {
-			t.Errorf("the cancellation of %s in session %s got %d %q", c.id, c.session, got.status, got.body)
+			t.Errorf("the cancellation of %s in session %q by %q got %d %q", c.id, c.session, c.caller, got.status, got.body)
 		}
 	}
-	if n := runs.Swap(1); n != 3 {
-		t.Errorf("%d cancellations were handed on, want 2", n-1)
+	if n := runs.Swap(1); n != 4 {
+		t.Errorf("%d cancellations were handed on, want 3", n-1)
 	}
 	waited := make(chan answer, 1)
 	go func() { waited <- s.mustPost("", callOf("2", "k")) }()
+	for _, waiting := s.keys.InProgress(); waiting == 0; _, waiting = s.keys.InProgress() {
+		time.Sleep(time.Millisecond)
+	}
 	close(says)
-	if got := <-waited; !strings.Contains(got.body, `"id":2`) || got.header.Get("Idempotent-Replayed") == "" {
+	if got := <-waited; !strings.HasPrefix(got.body, `{"id":2,`) || got.header.Get("Idempotent-Replayed") == "" {
 		t.Errorf("who waited got %+v", got)
 	}
 	if got := line() + line(); got != "data: {\"id\":1,\"result\":{}}\n\n" {
@@ -388,16 +392,21 @@ func TestToolCallThatNeverFits(t *testing.T) {
 	}
 }
 
-// Under observe calls pass as they are, cancellations too, and are counted as they would have ended.
+// Under observe calls pass as they are, cancellations too, and are counted as they would have ended: what
+// follows the response decides nothing.
 func TestToolCallsUnderObserve(t *testing.T) {
 	address, _ := upstream(t, func(w http.ResponseWriter, r *http.Request, n int) {
 		w.Header().Set("Content-Type", asEvents)
-		_, _ = io.WriteString(w, []string{"data: {\"id\":1,\"result\":{\"isError\":true}}\n\n", "data: {\"id\":1,\"result\":{}}\n\n: more\n\n", "", ""}[n-1])
+		_, _ = io.WriteString(w, []string{"data: {\"id\":1,\"result\":{\"isError\":true}}\n\n", "data: {\"id\":1,\"result\":{}}\n\n", "", "", ""}[n-1])
+		if n == 2 {
+			_ = http.NewResponseController(w).Flush()
+			panic(http.ErrAbortHandler)
+		}
 	})
 	s := serve(t, "dedup {", "observe", "mode mcp", "key json /params/arguments/idempotency_key", "}", "reverse_proxy "+address)
 	counted := s.counted()
 	for _, want := range []string{"executed", "executed", "replayed"} {
-		s.mustPost("", callOf("1", "k"))
+		_, _ = s.post("", callOf("1", "k"))
 		select {
 		case got := <-counted.told:
 			if got != "custom "+want+" true" {
@@ -407,9 +416,39 @@ func TestToolCallsUnderObserve(t *testing.T) {
 			t.Fatalf("it does not count, want %s", want)
 		}
 	}
-	if got := s.mustPost("", `{"method":"tools/list","id":1}`); got.status != 200 {
-		t.Errorf("what is no call got %d", got.status)
+	for _, body := range []string{`{"method":"tools/list","id":1}`, `{"method":"notifications/cancelled","params":{"requestId":1}}`} {
+		if got := s.mustPost("", body); got.status != 200 || len(counted.told) > 0 {
+			t.Errorf("%s got %d, and %d were counted", body, got.status, len(counted.told))
+		}
 	}
+}
+
+// JSON that is flushed reaches its client only when it is stored: here it breaks off behind its last byte.
+func TestToolCallThatBreaksOffBehindItsResponse(t *testing.T) {
+	const pays = `{"jsonrpc":"2.0","id":1,"result":{}}`
+	address, _ := upstream(t, func(w http.ResponseWriter, _ *http.Request, _ int) {
+		w.Header().Set("Content-Type", asJSON)
+		_, _ = io.WriteString(w, pays)
+		_ = http.NewResponseController(w).Flush()
+		panic(http.ErrAbortHandler)
+	})
+	s := serve(t, append(toolCallsBlock, "reverse_proxy "+address)...)
+	if got, err := s.post("", callOf("1", "k")); strings.Contains(got.body, pays) {
+		t.Errorf("the client got %q, %v", got.body, err)
+	}
+	if r := s.only(); r.State != idempotency.Released {
+		t.Errorf("the key is %v", r.State)
+	}
+}
+
+// A batch passes with a line in the log that says why.
+func TestBatchOfToolCallsIsLogged(t *testing.T) {
+	logOutput = "book"
+	t.Cleanup(func() { logOutput = "discard" })
+	book.clear()
+	s := serve(t, append(toolCallsBlock, "reverse_proxy "+toolServer(t))...)
+	s.mustPost("", "["+callOf("1", "k")+"]", "X-Type", asJSON)
+	book.only(t, "unusable", "reason", "a batch of JSON-RPC messages has no key")
 }
 
 // What says something else about a tool call is refused (contract, section 3b).

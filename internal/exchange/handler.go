@@ -158,7 +158,11 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyht
 		}
 		return x.claim(d.Request)
 	case cancellation:
-		return x.takeCancellation()
+		x.counted = true
+		if keyedCalls.has(d.of) {
+			return x.takeCancellation()
+		}
+		return x.passUnclaimed()
 	case pass:
 		x.reportPass(d)
 		if !h.applies(r) { // it is signed, or a challenge
@@ -196,8 +200,8 @@ type refusal struct {
 // unreadBody ends a request whose body could not be read.
 type unreadBody struct{ err error }
 
-// cancellation is the notification that a tool call is cancelled which is in flight here.
-type cancellation struct{}
+// cancellation is the notification that a tool call is cancelled.
+type cancellation struct{ of callInFlight }
 
 func (claim) keyDecision()        {}
 func (pass) keyDecision()         {}

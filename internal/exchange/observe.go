@@ -187,6 +187,8 @@ func (t *tap) observeKey() *engine.Run {
 		return t.claimObserved(d.Request)
 	case pass:
 		t.reportPass(d)
+	case cancellation:
+		t.counted = true
 	case refusal:
 		t.reportRefused(engine.Refusal{Reason: d.reason, Err: errors.New(d.detail)})
 	case unreadBody:

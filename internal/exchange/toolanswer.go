@@ -120,7 +120,7 @@ func (a *toolAnswer) keepIn(r *idempotency.Response) {
 	header := map[string][]string{"Content-Type": {"application/json"}}
 	for name, values := range r.Header {
 		switch name {
-		case "Cache-Control", "X-Accel-Buffering", "Etag", "Last-Modified":
+		case "Cache-Control", "X-Accel-Buffering":
 		default:
 			if !describesBody(name) {
 				header[name] = values

@@ -59,10 +59,7 @@ func (x *exchange) readCall() keyDecision {
 		x.logWithoutKey(OutcomeUnusable, errors.New("a batch of JSON-RPC messages has no key"))
 		return pass{OutcomeUnusable}
 	case jsonrpc.Cancellation:
-		if !x.Observe && keyedCalls.has(x.flightOf(request.ID)) {
-			return cancellation{}
-		}
-		return pass{}
+		return cancellation{x.flightOf(request.ID)}
 	default:
 		return pass{}
 	}
@@ -102,7 +99,6 @@ func (x *exchange) failedCall(d engine.Replay) problem {
 // takeCancellation answers the notification that a tool call is cancelled, which is not handed on: a
 // server that obeyed it would leave the call without a response, and its repeat would run again.
 func (x *exchange) takeCancellation() error {
-	x.counted = true
 	x.Logger.Debug("a tool call in flight is not cancelled: its run goes on", zap.Inline(x))
 	x.w.WriteHeader(http.StatusAccepted)
 	return nil
