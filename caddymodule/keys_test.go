@@ -73,7 +73,7 @@ func TestCallerAndRouteArePartOfTheKey(t *testing.T) {
 	})
 }
 
-// Where a handler in front authenticates, as the order of directives has it, nobody claims a key without
+// Where a handler in front authenticates, as the order of directives has it, no request claims a key without
 // credentials, nor gets its response.
 func TestUnauthenticatedRequestClaimsNothing(t *testing.T) {
 	address, runs := echo(t)

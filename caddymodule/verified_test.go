@@ -196,7 +196,7 @@ func TestVerifiedSenderSelectsTheKey(t *testing.T) {
 }
 
 // Unsigned challenges pass; of the handshakes, the signed ones. None of what passes offers another
-// protocol: nobody would verify what the client sends behind a 101.
+// protocol: what the client sends behind a 101 would not be verified.
 func TestVerifyAndHandshakes(t *testing.T) {
 	t.Setenv("TEST_SECRET", "secret")
 	var got []string
@@ -267,7 +267,7 @@ func TestVerifyRefusesLikeOthers(t *testing.T) {
 	}
 }
 
-// 32 forged bodies that arrive slowly end when others need their room, and keep nobody out.
+// 32 forged bodies that arrive slowly end when others need their room, and keep no other request out.
 func TestSlowForgedBodies(t *testing.T) {
 	t.Setenv("TEST_SECRET", "secret")
 	up := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))

@@ -206,7 +206,7 @@ func waitingReplay(t *testing.T, copies string) {
 	}
 }
 
-// A download that is not kept, and that nobody reads any more, ends at the upstream too,
+// A download that is not kept, and that no client reads any more, ends at the upstream too,
 // even while that one sends nothing.
 func TestDownloadEndsWithItsLastReader(t *testing.T) {
 	t.Parallel()

@@ -12,7 +12,7 @@ import (
 // These hold what docs/security.md says that somebody can do, so that the page stays
 // true. What nobody can do is in attacks_test.go, and beside the rules.
 
-// GitHub signs the body, and not the delivery ID: who has captured a delivery can have it run again
+// GitHub signs the body, and not the delivery ID: whoever has captured a delivery can have it run again
 // under another ID, unless the key is made of the body. What the matcher leaves out is not verified.
 func TestWhoHasCapturedADelivery(t *testing.T) {
 	t.Parallel()

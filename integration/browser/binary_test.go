@@ -58,7 +58,7 @@ func serve(t *testing.T, upstream string) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	free, err := net.Listen("tcp", "127.0.0.1:0") // closed, so that nobody listens there
+	free, err := net.Listen("tcp", "127.0.0.1:0") // closed: no server listens there
 	if err != nil {
 		t.Fatal(err)
 	}

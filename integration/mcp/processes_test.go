@@ -251,7 +251,7 @@ func (f *front) awaitWaiting(t *testing.T) {
 	})
 }
 
-// freeAddress returns an address of this machine on which nobody listens.
+// freeAddress returns an address of this machine on which no server listens.
 func freeAddress(t *testing.T) string {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")

@@ -26,7 +26,7 @@ type Record struct {
 	ParentID    string   `json:"parent_id,omitempty"`
 	Attempt     int      `json:"attempt,omitempty"`
 	Status      int      `json:"status,omitempty"`
-	// Reason says why the last run left nothing to replay, or who has released or completed the
+	// Reason says why the last run left nothing to replay, or which operator has released or completed the
 	// key since.
 	Reason     string    `json:"reason,omitempty"`
 	Claimed    time.Time `json:"claimed,omitzero"`

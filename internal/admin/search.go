@@ -62,8 +62,8 @@ func (f *Found) Observed() bool {
 	})
 }
 
-// Reason says why the latest run left nothing to replay, or who has released or completed the key
-// since; else it is "".
+// Reason returns why the latest run left nothing to replay, or which operator has released or completed
+// the key since. It is "" for neither.
 func (f *Found) Reason() string {
 	if f.Record.State == idempotency.InFlight && f.State != string(idempotency.InFlight) {
 		return "the lease was not renewed"

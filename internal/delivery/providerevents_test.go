@@ -163,7 +163,7 @@ var whatsAppEventsThatDiffer = []twoEvents{
 	changed("the status", `"read"`, `"played"`, groupStatus),
 	changed("the message of a status", "wamid.A", "wamid.B", groupStatus),
 	changed("the participant of a group", "15550001", "15550002", groupStatus),
-	changed("the participant's user ID, who has no number", "US.1", "US.2", strings.Replace(groupStatus, `"recipient_participant_id":"15550001"`, `"recipient_participant_user_id":"US.1"`, 1)),
+	changed("the user ID of a participant without a number", "US.1", "US.2", strings.Replace(groupStatus, `"recipient_participant_id":"15550001"`, `"recipient_participant_user_id":"US.1"`, 1)),
 	changed("the time of a status", "1749416390", "1749416391", groupStatus),
 	changed("a number or a user ID", "recipient_participant_id", "recipient_participant_user_id", groupStatus),
 }

@@ -136,8 +136,8 @@ func (r *recording) Pass(p []byte) error {
 	}
 }
 
-// Live appends bytes of a stream that is not kept, and waits for nobody. A reader that is more than
-// maxLag bytes behind is cut.
+// Live appends bytes of a stream that is not kept. It does not wait for the readers: one that is more
+// than maxLag bytes behind is cut.
 func (r *recording) Live(p []byte, maxLag int64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

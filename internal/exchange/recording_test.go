@@ -160,7 +160,7 @@ func TestPassingBodyTakesNoRoom(t *testing.T) {
 	})
 }
 
-// When the last reader of a passing body is gone, nobody needs the rest.
+// The rest of a passing body is not needed when its last reader has left.
 func TestPassingBodyWithoutReadersIsAbandoned(t *testing.T) {
 	_, next := budgetOf(1 << 30)
 	r := begun(next())

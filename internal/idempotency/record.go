@@ -83,8 +83,8 @@ type Record struct {
 	// not return a large body: the process reads it with [Store.Response] once it has memory
 	// for it.
 	LargeBody int
-	// Reason is why the last run ended without a response to keep, or who has released or completed
-	// the key since, cut to [MaxReason] bytes; else empty.
+	// Reason is why the last run ended without a response to keep, or which operator has released or
+	// completed the key since. It is cut to [MaxReason] bytes, and empty for neither.
 	Reason string
 	// ParentID is set for a forced run only: the execution ID of the run whose response it is to
 	// replace.

@@ -27,7 +27,7 @@ func TestReplay(t *testing.T) {
 		// What a client may read exactly stays as it was written.
 		{" {\"result\" : { \"x\":1.50e1, \"s\":\"\\u0041\xff\", \"_meta\" : { \"a\":[1] } }, \"id\":1e0 }\n", `1`, before,
 			" {\"result\" : { \"x\":1.50e1, \"s\":\"\\u0041\xff\", \"_meta\" : {\"caddy-dedup/replayed\":true, \"a\":[1] } }, \"id\":1 }\n"},
-		// The id: also where there is none, and only that of the message.
+		// The id of the message alone is replaced, and added where there is none.
 		{`{"id":null,"error":{"code":-32600,"message":"no"}}`, `7`, since, `{"id":7,"error":{"code":-32600,"message":"no"}}`},
 		{`{"error":{"code":1,"data":{"id":3}}}`, `7`, since, `{"id":7,"error":{"code":1,"data":{"id":3}}}`},
 		{`{"id":1,"id":2,"result":null}`, `3`, since, `{"id":1,"id":3,"result":null}`},

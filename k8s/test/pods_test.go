@@ -116,7 +116,7 @@ func injected() map[string]request {
 			"--provider=github --provider=stripe --path=/w/* --verify=stripe={file./secrets/stripe/w/stripe}" +
 				" --verify=github={file./secrets/github/w/github} --verify=github={file./secrets/github/old.w/GITHUB_SECRET} --dedup timeout 30s",
 		},
-		{ // which look the same, and are told apart by their signatures
+		{ // their deliveries look the same; their signatures tell them apart
 			[]string{"providers", "openai,replicate", "paths", "/w/*", "verify", "openai=w/a,replicate=w/a"},
 			"--provider=openai --provider=replicate --path=/w/* --verify=openai={file./secrets/openai/w/a} --verify=replicate={file./secrets/replicate/w/a} --dedup timeout 30s",
 		},

@@ -1,6 +1,6 @@
 // Package load sends requests and keeps what came back: in a closed loop, where each
 // connection sends its next request when it has its answer, and at a fixed rate, where the
-// schedule waits for nobody.
+// schedule does not wait for answers.
 package load
 
 import (
