@@ -24,10 +24,11 @@ func TestOperators(t *testing.T) {
 			a releases gone; a forgets gone; a runs run; a releases in_flight; a forgets in_flight; run ends 201 kept; a forgets
 			a runs next attempt=1`},
 		{"are logged with the state as they saw it, not as it is stored", "", `
-			b runs run {|hold}; b store refused renew; sleep 1m; a {releases|releases}; a logs 1 an operator released state={lapsed|held}`},
+			b runs run {|hold}; b store refused renew; sleep 1m; a {releases|releases}
+			a logs 1 an operator released state={lapsed|held} execution_id=run`},
 		{"are logged when they forget or complete a key", "", `
 			b runs run {|hold|}; b store refused renew; sleep 1m; a {forgets|forgets|completes run done}
-			a logs 1 an operator {forgot|forgot|completed} state={lapsed|held|lapsed}`},
+			a logs 1 an operator {forgot|forgot|completed} state={lapsed|held|lapsed} execution_id=run`},
 	})
 }
 

@@ -67,11 +67,14 @@ func (s *stage) replicaStep(r *replica, verb string, args []string) {
 		}
 
 	// The engine.
-	case "logs": // this often, lines with these words and values
+	case "logs": // this often, lines with these words and values; that of execution_id is a run
 		var text []string
 		lines := r.logged
 		for _, word := range args[1:] {
 			if name, value, isField := strings.Cut(word, "="); isField {
+				if name == "execution_id" {
+					value = s.runs[value].ExecutionID()
+				}
 				lines = lines.Filter(func(e observer.LoggedEntry) bool { return fmt.Sprint(e.ContextMap()[name]) == value })
 			} else {
 				text = append(text, word)
