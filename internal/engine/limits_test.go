@@ -21,7 +21,8 @@ func TestLimits(t *testing.T) {
 			other asks ones n=3 key=one; other refuses overloaded first key=one
 			other asks twos n=2 key=two; other refuses overloaded second key=two
 			first ends 201 kept; second ends 201 kept; ones shares first; twos shares second; other overloads waiters=1 waiters_per_key=1
-			a runs third key=three; other asks threes n=3 key=three; other refuses overloaded third key=three
+			a runs third key=three; other asks gone key=three; other asks threes n=2 key=three; gone leave
+			other asks threes key=three; other refuses overloaded third key=three
 			third ends 201 kept; threes shares third`},
 		{"of waiters that have joined together", "", `
 			a runs run; b limits {waiters=4|per_key=4}; b pauses claim; b asks all n=10; b resumes claim; all refused-some 6 overloaded run
