@@ -53,12 +53,16 @@ func TestCallerAndRouteArePartOfTheKey(t *testing.T) {
 			groups:  [][]request{{k("/api/old?a=1")}},
 			refused: refuses(reused, k("/api/old?a=2")),
 		},
-		// A redelivery is signed anew, and may come with other credentials.
+		// A redelivery is signed anew, and may come with other credentials. Every hook on every path and host
+		// gets an event under one and the same delivery ID.
 		"GitHub": {
 			site: "dedup github\nreverse_proxy {up}",
 			groups: [][]request{
 				{k("X-GitHub-Delivery: d", "X-GitHub-Hook-ID: 1"), k("X-GitHub-Delivery: d", "X-GitHub-Hook-ID: 1", "Authorization: another", "X-Hub-Signature-256: sha256=00")},
 				{k("X-GitHub-Delivery: d", "X-GitHub-Hook-ID: 2")},
+				{k("X-GitHub-Delivery: d", "X-GitHub-Hook-ID: 1", "/chat")},
+				{k("X-GitHub-Delivery: d", "X-GitHub-Hook-ID: 1", "Host: b.test")},
+				{k("X-GitHub-Delivery: d")},
 			},
 			pass: []request{k()},
 		},
