@@ -9,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/caddy-dedup/caddy-dedup/internal/seal"
+	"github.com/caddyserver/caddy/v2"
 )
 
 func keyText(b byte) string {
@@ -48,6 +48,14 @@ func TestEncryptionKeysAreRead(t *testing.T) {
 	}
 }
 
+// load provisions the global option alone, as `validate` and a start do.
+func load(t *testing.T, app *App) error {
+	t.Helper()
+	ctx, cancel := caddy.NewContext(caddy.Context{Context: t.Context()})
+	defer cancel()
+	return app.Provision(ctx)
+}
+
 func TestEncryptionKeysAreRefused(t *testing.T) {
 	const secret = "c2VjcmV0"
 	t.Setenv("DEDUP_KEY_A", keyText('a'))
@@ -74,12 +82,9 @@ func TestEncryptionKeysAreRefused(t *testing.T) {
 		"another kind":    {[]string{"{http.request.host}"}, "encrypt: argument 1 is not one placeholder"},
 		"nothing":         {[]string{""}, "encrypt: argument 1 is not one placeholder"},
 	} {
-		var sealer *seal.Sealer
-		err := globalBlock.check(&App{Encrypt: c.keys})
-		if err == nil {
-			sealer, err = newSealer(c.keys)
-		}
-		if sealer != nil || err == nil || !strings.Contains(err.Error(), c.want) {
+		app := &App{Encrypt: c.keys}
+		err := load(t, app)
+		if app.sealer != nil || err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: got %v, want %q", name, err, c.want)
 			continue
 		}

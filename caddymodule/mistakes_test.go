@@ -62,7 +62,7 @@ func TestPlaceholdersThatAreEmptyOrUnknown(t *testing.T) {
 		}
 	}
 	for _, namespace := range []string{"{env.TEST_NOT_SET}", "shop-{env.TEST_EMPTY}"} {
-		if err := (&App{Namespace: namespace}).setNamespace(); err == nil || !strings.Contains(err.Error(), "namespace: "+namespace) {
+		if err := load(t, &App{Namespace: namespace}); err == nil || !strings.Contains(err.Error(), "namespace: "+namespace) {
 			t.Errorf("the namespace %s: %v", namespace, err)
 		}
 	}
