@@ -81,6 +81,7 @@ func TestEveryOutcomeIsCountedAndLogged(t *testing.T) {
 		"unusable, webhook": {handler("mode webhook\nkey value {http.request.header.X-Long} own\nmax_key_length 16"), nil, []string{"X-Long", strings.Repeat("x", 17)}, "unusable", "", []string{"unusable: ", "info", "", ""}, ""},
 		"missing, rejected": {handler("on_missing reject"), nil, nil, "missing", "", refused("info", "idempotency_key_missing", "0"), ""},
 		"passed":            {"dedup sns", nil, []string{"X-Amz-Sns-Message-Type", "SubscriptionConfirmation"}, "passed", "", nil, ""},
+		"passed, rejecting": {"dedup sns {\non_missing reject\n}", nil, []string{"X-Amz-Sns-Message-Type", "SubscriptionConfirmation"}, "passed", "", nil, ""},
 		"invalid":           {"dedup", nil, []string{"k", `"`}, "invalid", "", refused("info", "idempotency_key_invalid", "0"), ""},
 		"too large":         {handler("max_request_body 1"), nil, key, "too_large", "", refused("info", "request_too_large", "0"), ""},
 		"unsigned": {handler("verify hmac {\nsecret {env.TEST_SECRET}\nheader X-Signature\n}"), nil, key, "signature_invalid", "",
