@@ -212,6 +212,25 @@ func TestWaitingForRoomCostsNoTimeout(t *testing.T) {
 	}
 }
 
+// While nine tenths of buffered are taken no new run starts, with a body or without. What is kept is replayed.
+func TestNoNewRunWithoutRoom(t *testing.T) {
+	address, runs := upstream(t, answers(201, "created"))
+	s := serveWith(t, "limits {\nbuffered 1MiB\n}", "dedup", "reverse_proxy "+address)
+	kept := s.mustPost("kept", "")
+	others := &exchange.Allowance{Budget: buffered}
+	others.Count(1 << 20)
+	for _, body := range []string{"", "body"} {
+		if got := s.mustPost("new", body); got.problem(t, 503, "overloaded").ExecutionID != "" || got.header.Get("Retry-After") == "" {
+			t.Errorf("it got %+v", got)
+		}
+	}
+	s.mustPost("kept", "").replays(t, kept)
+	others.ReleaseAll()
+	if got := s.mustPost("new", "body"); got.status != 201 || runs.Load() != 2 {
+		t.Errorf("with room it got %+v after %d runs", got, runs.Load())
+	}
+}
+
 // The upstream gets the number of the attempt from the second one on: that of the last dedup, never
 // that of a dedup in front or of a client.
 func TestAttemptsThatTheUpstreamGets(t *testing.T) {
