@@ -74,3 +74,27 @@ func TestHungStoreIsNotReadyWithinItsTimeout(t *testing.T) {
 		wantErr(t, a.Ready(ctx), nil)
 	})
 }
+
+// lossy is a store that has lost its responses, as a Redis does that evicts them.
+type lossy struct{ idempotency.Store }
+
+func (lossy) Response(context.Context, idempotency.Key, string) (*idempotency.Response, error) {
+	return nil, nil
+}
+
+// A response that a complete record has and the store has not is an error, for operators and replays: it
+// is not that there is none.
+func TestResponseThatTheStoreHasLost(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r, req := newReplica(t, lossy{newShared(t)}), someRequest()
+		wantEnd(t, r.run(req), created("paid"), resultKept)
+		record := r.stored(req)
+		if got, err := r.Response(t.Context(), req.Key, record); got != nil || !isUnreadable(err) {
+			t.Errorf("got %+v, %v", got, err)
+		}
+		must(t, r.Release(t.Context(), req.Key, idempotency.Precondition{}))
+		if got, err := r.Response(t.Context(), req.Key, record); got != nil || err != nil {
+			t.Errorf("of a key that was released meanwhile: %+v, %v", got, err)
+		}
+	})
+}
