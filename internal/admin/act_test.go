@@ -132,6 +132,9 @@ func TestShowsTheKeyOfAllStores(t *testing.T) {
 		shown.Others[0].State != "complete" || shown.Others[0].Response == nil || len(shown.Others[0].Others) > 0 {
 		t.Errorf("it is shown as %+v", shown)
 	}
+	if shown := wantRecord(t, "/dedup/keys/"+key.String()); shown.Others[0].Response != nil {
+		t.Errorf("unasked it is shown with the response %+v", shown.Others[0].Response)
+	}
 	wantAsked(t, "DELETE", "/dedup/keys/"+key.String(), "", 204)
 	if a.State(t, key) != "none" || b.State(t, key) != "none" {
 		t.Errorf("deleted it is %s and %s", a.State(t, key), b.State(t, key))
