@@ -261,6 +261,25 @@ func TestDeliveryIDsAreInNoTarget(t *testing.T) {
 	}
 }
 
+// What a sender or a service writes is text in the terminal, whatever it is.
+func TestHostileTextsAreNoControls(t *testing.T) {
+	r := newRig(t)
+	const hostile = "<b>\x1b[31m\u009b2J\u202e"
+	const id = hostile + "\nSTATE"
+	r.a.Put(t, admintest.Run{
+		ID: id, Parts: []string{id}, Path: "/" + id, State: idempotency.Complete, Reason: id, Status: 200, Header: map[string][]string{"X-Hostile": {id}}, Body: hostile,
+	})
+	for _, args := range [][]string{{"list"}, {"list", "--wide"}, {"list", "--json"}, {"show", "--body", id}, {"show", "--json", "--body", id}, {"release", id}, {"forget", id}} {
+		printed, said := r.want(t, 0, args, "<b>")
+		if got := printed + said; strings.ContainsAny(got, "\x1b\u009b\u202e") || strings.Contains(got, "\nSTATE") {
+			t.Errorf("keys %q prints %q", args, got)
+		}
+	}
+	if _, said := r.want(t, 1, []string{"show", id}); strings.ContainsAny(said, "\x1b\u009b\u202e") {
+		t.Errorf("of none it says %q", said)
+	}
+}
+
 // full is a disk that is.
 type full struct{}
 
