@@ -1,8 +1,10 @@
 package cli
 
 import (
+	"net"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -42,5 +44,58 @@ func TestCommandsOfABuild(t *testing.T) {
 				t.Errorf("the help of %q has %d columns: %s", name, len(line)-1, line)
 			}
 		}
+	}
+}
+
+// caddyIn runs such a Caddy where nothing has run before, and returns what it prints and what it leaves there.
+func caddyIn(t *testing.T, args ...string) (out string, left []string, err error) {
+	t.Helper()
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	command := exec.CommandContext(t.Context(), self, args...)
+	command.Dir, command.Env = dir, append(os.Environ(), runCaddy+"=1", "HOME="+dir, "XDG_DATA_HOME="+dir+"/data", "XDG_CONFIG_HOME="+dir+"/config")
+	text, err := command.CombinedOutput()
+	left, globErr := filepath.Glob(filepath.Join(dir, "*", "*"))
+	if globErr != nil {
+		t.Fatal(globErr)
+	}
+	return string(text), left, err
+}
+
+// To print a Caddyfile changes nothing on the machine, and asks nobody. It may be one for another machine, which has
+// the values of its placeholders.
+func TestPrintsForAnotherMachine(t *testing.T) {
+	for _, args := range [][]string{
+		{"--from", "localhost", "--internal-certs"},
+		{"--from", ":80", "--redis", "{env.DEDUP_NO_SUCH_URL}", "--dedup", "lease 1s"},
+		{"--from", ":80", "--redis", "redis://no-such-host.invalid"},
+	} {
+		out, left, err := caddyIn(t, append([]string{"dedup", "proxy", "--to", "localhost:3000", "--print"}, args...)...)
+		if err != nil || !strings.HasPrefix(out, "# What `caddy-dedup proxy` runs") || len(left) > 0 {
+			t.Errorf("%q ended with %v, leaves %q and prints\n%s", args, err, left, out)
+		}
+	}
+}
+
+// What is printed has the admin API on a socket in Caddy's data directory, which has to be there.
+func TestRunMakesTheDataDirectory(t *testing.T) {
+	if out, left, err := caddyIn(t, "run", "--config", "missing"); err == nil || len(left) != 1 || filepath.Base(left[0]) != "caddy" {
+		t.Errorf("it left %q, and ended with %v:\n%s", left, err, out)
+	}
+}
+
+// Caddy shares a port with another process, and each would get a part of the duplicates.
+func TestProxySharesNoPort(t *testing.T) {
+	other, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer other.Close()
+	out, _, err := caddyIn(t, "dedup", "proxy", "--to", "localhost:3000", "--from", other.Addr().String())
+	if err == nil || !strings.Contains(out, "--from: another process or flag has this port") || !strings.Contains(out, other.Addr().String()) {
+		t.Errorf("it ended with %v:\n%s", err, out)
 	}
 }
