@@ -15,6 +15,7 @@ import (
 
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 	"github.com/caddy-dedup/caddy-dedup/internal/redistest"
+	"github.com/caddy-dedup/caddy-dedup/internal/store/redis"
 	"github.com/caddy-dedup/caddy-dedup/internal/storepool"
 )
 
@@ -334,6 +335,39 @@ func TestOneRedisHasOneTuning(t *testing.T) {
 	for _, settings := range []string{`{"url": "redis://a", "wait_replicas": 1}`, `{"url": "redis://a", "timeout": "2s"}`} {
 		if _, err := use(settings); err == nil || !strings.Contains(err.Error(), "another timeout or wait_replicas") {
 			t.Errorf("%s: %v", settings, err)
+		}
+	}
+}
+
+// What a reload changes of them counts for the store that stays open.
+func TestTuningReachesAnOpenRedis(t *testing.T) {
+	address := `"addresses": ["` + redistest.Start(t).Addr + `"]`
+	first, err := provisioned(t, "{"+address+"}")
+	if err != nil {
+		t.Fatal(err)
+	}
+	next, err := provisioned(t, "{"+address+`, "wait_replicas": 1}`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	store, err := first.Open(zap.NewNop())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = store.Close() }()
+	for n, by := range []*RedisStore{first, next} { // there is no replica
+		by.Tune(store)
+		key := idempotency.Identity{ID: fmt.Sprint(n)}.Key()
+		claimed, err := store.Claim(t.Context(), idempotency.Claim{Key: key, Token: "token", Terms: idempotency.Terms{Lease: time.Minute, Retention: time.Hour}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		kept := idempotency.Settlement{State: idempotency.Complete, Retention: time.Hour, Response: &idempotency.Response{Status: 201}}
+		if err := store.Settle(t.Context(), key, claimed.Record, kept); err != nil {
+			t.Fatal(err)
+		}
+		if got := store.(*redis.Store).Unreplicated(); got != int64(n) {
+			t.Errorf("with wait_replicas %d, %d responses are on no replica", n, got)
 		}
 	}
 }
