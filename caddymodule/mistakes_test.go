@@ -163,6 +163,7 @@ func TestMistakesOfOneLine(t *testing.T) {
 		"release_if /status RETRY DROP RETRY":                  "release_if: RETRY is named twice",
 		"release_if /status RETRY\nrelease_if /status DROP":    "release_if: /status is named twice; write all its values on one line",
 		"scope {http.request.host} a {http.request.host}":      "scope: {http.request.host} is named twice",
+		"key header X-Id\nkey header x-id orders":              "key: header x-id is read twice",
 		"store redis {\naddress a:1 b:1 A:1\n}":                `redis address "A:1" is named twice`,
 		"store redis {\naddress a:1 a:1\nsentinel m\n}":        `redis address "a:1" is named twice`,
 		"store redis {\naddress {env.A} {env.A}\n}":            `redis address "{env.A}" is named twice`,
@@ -193,6 +194,18 @@ func TestMistakesOfOneLine(t *testing.T) {
 		"key parts orders {\nheader Cookie\n}":     "key parts: Cookie carries a credential",
 		"key parts orders {\njson id\n}":           `key parts: JSON pointer "id"`,
 		"key parts orders {\nheader A optional\n}": `key: the first part is optional`,
+		"key header Dedup-Attempt":                 "key: header Dedup-Attempt never arrives",
+		"retention_from header dedup-retention":    "retention_from: header dedup-retention never arrives",
+		"retention_from header host":               "retention_from: header host never arrives",
+		"retention_from header authorization":      "retention_from: header authorization carries a credential",
+		// What force would remove from requests.
+		"force Content-Type": "force: Content-Type has a meaning of its own",
+		"force Expect":       "force: Expect has a meaning of its own",
+		"force x-id\nkey parts p {\nheader X-Id\n}":      "force: x-id is where the key comes from",
+		"force x-window\nretention_from header X-Window": "force: x-window is where the retention comes from",
+		// A scope that separates no callers.
+		`scope ""`: `scope: "" separates no callers`,
+		"scope {http.request.host} {http.request.header.Dedup-Execution-Id}": "is always empty",
 		// A too long duration is not reported as malformed: its author would look for a typing mistake.
 		"retention 36501d":                 "retention: 876024h0m0s is too long; use at most 36500d",
 		"retention 106752d":                "retention: 106752d is too long; use at most 36500d",
