@@ -130,6 +130,8 @@ func wantFitting(t *testing.T, spec corev1.PodSpec, objects []runtime.Object) {
 		}
 		if !strings.HasPrefix(v.Name, "XDG_") { // nothing of its directories is here; validate opens none
 			environment = append(environment, v.Name+"="+v.Value)
+		} else if v.Value != "/data" && !strings.HasPrefix(v.Value, "/data/") {
+			t.Errorf("%s is %s; it can write to /data alone", v.Name, v.Value)
 		}
 	}
 	if sidecar.Args[0] == "run" {
@@ -160,7 +162,7 @@ func wantCaddyfile(t *testing.T, spec corev1.PodSpec, config *corev1.ConfigMap, 
 	for _, want := range []string{
 		"admin " + variable(sidecar, "CADDY_ADMIN").Value + "\n", // where `caddy-dedup keys` looks
 		fmt.Sprintf("\n:%d {\n", sidecar.Ports[0].ContainerPort),
-		fmt.Sprintf("\n:%d {\n\tdedup_health /live live\n\tdedup_health /ready\n", sidecar.Ports[1].ContainerPort),
+		fmt.Sprintf("\n:%d {\n\tdedup_health /live live\n\tdedup_health /ready\n\tmetrics /metrics\n", sidecar.Ports[1].ContainerPort),
 	} {
 		if !strings.Contains(text, want) {
 			t.Errorf("the Caddyfile does not have %q:\n%s", want, text)
