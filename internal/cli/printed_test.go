@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"fmt"
 	"net"
 	"os"
 	"os/exec"
@@ -9,6 +10,8 @@ import (
 	"testing"
 
 	caddycmd "github.com/caddyserver/caddy/v2/cmd"
+
+	"github.com/caddy-dedup/caddy-dedup/internal/freeport"
 )
 
 // With this in its environment, the test's own binary is a Caddy with the commands in it, as
@@ -65,7 +68,7 @@ func caddyIn(t *testing.T, args ...string) (out string, left []string, err error
 	return string(text), left, err
 }
 
-// To print a Caddyfile changes nothing on the machine, and asks nobody. It may be one for another machine, which has
+// To print a Caddyfile changes nothing on the machine, and opens no connection. It may be for another machine, which has
 // the values of its placeholders.
 func TestPrintsForAnotherMachine(t *testing.T) {
 	for _, args := range [][]string{
@@ -80,13 +83,6 @@ func TestPrintsForAnotherMachine(t *testing.T) {
 	}
 }
 
-// What is printed has the admin API on a socket in Caddy's data directory, which has to be there.
-func TestRunMakesTheDataDirectory(t *testing.T) {
-	if out, left, err := caddyIn(t, "run", "--config", "missing"); err == nil || len(left) != 1 || filepath.Base(left[0]) != "caddy" {
-		t.Errorf("it left %q, and ended with %v:\n%s", left, err, out)
-	}
-}
-
 // Caddy shares a port with another process, and each would get a part of the duplicates.
 func TestProxySharesNoPort(t *testing.T) {
 	other, err := net.Listen("tcp", "127.0.0.1:0")
@@ -98,4 +94,37 @@ func TestProxySharesNoPort(t *testing.T) {
 	if err == nil || !strings.Contains(out, "--from: another process or flag has this port") || !strings.Contains(out, other.Addr().String()) {
 		t.Errorf("it ended with %v:\n%s", err, out)
 	}
+}
+
+// What `proxy --print` shows is run by a Caddy that has never run before: it makes the directory of its
+// socket itself.
+func TestCaddyRunsWhatIsPrinted(t *testing.T) {
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir, err := os.MkdirTemp("", "dedup") // the test's own would be too long for a socket
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer os.RemoveAll(dir)
+	file, output := filepath.Join(dir, "Caddyfile"), filepath.Join(dir, "output")
+	run := func(to string, args ...string) {
+		t.Helper()
+		out, err := os.Create(to)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer out.Close()
+		command := exec.CommandContext(t.Context(), self, args...)
+		command.Stdout, command.Stderr = out, out // a file, which the process in the background does not hold open
+		command.Env = append(os.Environ(), runCaddy+"=1", "CADDY_ADMIN=", "XDG_DATA_HOME="+filepath.Join(dir, "data"), "XDG_CONFIG_HOME="+dir)
+		if err := command.Run(); err != nil {
+			said, _ := os.ReadFile(to)
+			t.Fatalf("%q: %v\n%s", args, err, said)
+		}
+	}
+	run(file, "dedup", "proxy", "--from", fmt.Sprint("127.0.0.1:", freeport.Of(t)), "--to", "localhost:3000", "--print")
+	run(output, "start", "--config", file) // it ends once that serves
+	run(output, "stop", "--config", file)
 }
