@@ -207,6 +207,7 @@ func TestMistakes(t *testing.T) {
 		"a header without a value":     {[]string{"--to", ":1", "--header-up", "X-A:"}, []string{"--header-up", "value 1", "Field: value"}},
 		"a header without a colon":     {[]string{"--to", ":1", "--header-up", "X-A: b", "--header-up", "Authorization open-sesame"}, []string{"--header-up", "value 2", "a colon", "Field: value"}},
 		"an empty admin address":       {[]string{"--to", ":1", "--admin", ""}, []string{"--admin is empty"}},
+		"probes at no address":         {[]string{"--to", ":1", "--health", ":x"}, []string{"--health", ":x"}},
 		"probes over HTTPS":            {[]string{"--to", ":1", "--health", "example.com"}, []string{"--health", "example.com", ":8081"}},
 		"HTTP on 443":                  {[]string{"--to", ":1", "--from", ":443"}, []string{"http://", "violate"}},
 		"a port without its colon":     {[]string{"--to", ":1", "--from", "8080"}, []string{"--from", `"8080"`, ": :8080"}},
