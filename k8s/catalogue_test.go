@@ -2,6 +2,7 @@ package k8s
 
 import (
 	"flag"
+	"fmt"
 	"os"
 	"regexp"
 	"slices"
@@ -120,4 +121,30 @@ func writeNames(b *strings.Builder, variable string, names []string) {
 		line += word
 	}
 	b.WriteString(line + "\n        ]\n")
+}
+
+// The annotations of the page are those that the policy knows, with the defaults that both policies take.
+func TestAnnotationsOfThePage(t *testing.T) {
+	var texts []string
+	for _, file := range []string{"../docs/kubernetes.md", "inject/mutating.yaml", "inject/validating.yaml"} {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		texts = append(texts, string(text))
+	}
+	var shown []string
+	for _, row := range regexp.MustCompile("(?m)^\\| `caddy-dedup/([a-z-]+)` \\| (?:`([^`]+)` \\|)?").FindAllStringSubmatch(texts[0], -1) {
+		shown = append(shown, `"`+row[1]+`"`)
+		for _, policy := range texts[1:] {
+			if want := fmt.Sprintf(`"caddy-dedup/%s"].orValue("%s")`, row[1], row[2]); row[2] != "" && !strings.Contains(policy, want) {
+				t.Errorf("a policy does not have %s", want)
+			}
+		}
+	}
+	known := regexp.MustCompile(`- name: known\s+expression: >-\s+\[(.*)\]`).FindStringSubmatch(texts[2])
+	slices.Sort(shown)
+	if known == nil || !slices.Equal(shown, slices.Sorted(strings.SplitSeq(known[1], ", "))) {
+		t.Errorf("the page has %s; the policy knows %q", shown, known)
+	}
 }
