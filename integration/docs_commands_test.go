@@ -93,10 +93,14 @@ func TestCommandsOfThePages(t *testing.T) {
 			continue
 		}
 		var here strings.Builder
+		var shown block // what the page has next, where that is no further command
+		if next := i + 1; next < len(blocks) && blocks[next].page == b.page && blocks[next].language != "sh" {
+			shown = blocks[next]
+		}
 		for _, command := range commandsOf(b.text) {
 			switch {
 			case strings.HasPrefix(command, "caddy-dedup proxy "):
-				s.proxy(t, b, command)
+				s.proxy(t, b, command, shown)
 				ran++
 			case asksAProcess.MatchString(command):
 				here.WriteString(command)
@@ -106,11 +110,7 @@ func TestCommandsOfThePages(t *testing.T) {
 			}
 		}
 		if here.Len() > 0 {
-			var shown string
-			if next := i + 1; next < len(blocks) && blocks[next].page == b.page && blocks[next].language != "sh" {
-				shown = blocks[next].text
-			}
-			s.ask(t, b, here.String(), shown)
+			s.ask(t, b, here.String(), shown.text)
 		}
 	}
 	if ran < 30 {
@@ -243,11 +243,22 @@ func (s *stage) ask(t *testing.T, b block, commands, shown string) {
 	}
 }
 
-// proxy has a command print the Caddyfile that it stands for, which is valid.
-func (s *stage) proxy(t *testing.T, b block, command string) {
+// proxy has a command print the Caddyfile that it stands for, which is valid, and that of the page
+// where the page has the command print it.
+func (s *stage) proxy(t *testing.T, b block, command string, shown block) {
 	t.Helper()
-	command = strings.TrimSuffix(strings.TrimSpace(command), " --print")
-	if got, status := s.shell(t, command+" --print >proxy.caddyfile && caddy-dedup validate --adapter caddyfile --config proxy.caddyfile"); status != 0 {
+	command, prints := strings.CutSuffix(strings.TrimSpace(command), " --print")
+	if got, status := s.shell(t, "unset CADDY_ADMIN; "+command+" --print >proxy.caddyfile && caddy-dedup validate --adapter caddyfile --config proxy.caddyfile"); status != 0 {
 		t.Errorf("%s:%d: %s\nends with %d:\n%s", b.page, b.line, command, status, got)
+	}
+	if !prints {
+		return
+	}
+	text, err := os.ReadFile(filepath.Join(s.conf.dir, "proxy.caddyfile"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := strings.ReplaceAll(string(text), filepath.Join(s.conf.dir, "data"), "/home/me/.local/share"); got != shown.text {
+		t.Errorf("%s:%d: %s --print\nprints\n%s", b.page, b.line, command, got)
 	}
 }

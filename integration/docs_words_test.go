@@ -3,6 +3,7 @@ package integration
 import (
 	"os"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -59,4 +60,41 @@ func TestPagesHaveEachWord(t *testing.T) {
 		codes = append(codes, row[1])
 	}
 	wantInPage(t, "troubleshooting.md", 10, codes)
+}
+
+// The page of the command `proxy` has each flag with its short name and the default that the command
+// prints, and no other flag.
+func TestFlagsOfTheProxyPage(t *testing.T) {
+	t.Parallel()
+	help, _ := command(t, shortTempDir(t), "proxy", "--help")
+	help = regexp.MustCompile(`\n {20,}`).ReplaceAllString(help, " ") // where a line goes on
+	type flag struct{ name, byDefault string }
+	var want, got []flag
+	for _, f := range regexp.MustCompile(`(?m)^ +(?:(-\w), )?(--[\w-]+)( \w+)?  .*?(?:\(default "(.*)"\))?$`).FindAllStringSubmatch(help, -1) {
+		name, byDefault := "`"+f[2]+"`", ""
+		if f[1] != "" {
+			name += ", `" + f[1] + "`"
+		}
+		switch {
+		case f[2] == "--help":
+			continue
+		case f[4] != "":
+			byDefault = "`" + f[4] + "`"
+		case f[3] == "":
+			byDefault = "off"
+		}
+		want = append(want, flag{name, byDefault})
+	}
+	for _, row := range pageTable(t, "proxy.md", "| flag | default | |") {
+		got = append(got, flag{row[0], row[1]})
+		if i := slices.IndexFunc(want, func(f flag) bool { return f.name == row[0] }); i >= 0 && want[i].byDefault == "" {
+			want[i].byDefault = row[1] // the command prints none
+		}
+	}
+	byName := func(a, b flag) int { return strings.Compare(a.name, b.name) }
+	slices.SortFunc(want, byName)
+	slices.SortFunc(got, byName)
+	if !slices.Equal(got, want) || len(want) < 15 {
+		t.Errorf("the page has the flags\n%v\nthe command\n%v", got, want)
+	}
 }

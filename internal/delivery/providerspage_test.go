@@ -44,6 +44,25 @@ func TestProvidersPage(t *testing.T) {
 	}
 }
 
+// The README says how many providers there are, and how many of them are verified.
+func TestProvidersOfTheReadme(t *testing.T) {
+	text, err := os.ReadFile("../../README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	all, verified := delivery.Providers(), 0
+	for _, p := range all {
+		if p.Verified {
+			verified++
+		}
+	}
+	for _, want := range []string{fmt.Sprintf("**%d webhook senders", len(all)), fmt.Sprintf(" %d are verified", verified)} {
+		if !bytes.Contains(text, []byte(want)) {
+			t.Errorf("the README does not say %q", want)
+		}
+	}
+}
+
 func renderProviders() []byte {
 	var b, notes bytes.Buffer
 	for _, p := range delivery.Providers() {
