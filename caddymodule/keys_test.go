@@ -370,3 +370,27 @@ func TestBodyTooLargeForItsKey(t *testing.T) {
 		},
 	})
 }
+
+// What a key is made of is the same in every version: with another name, all that a running
+// installation has stored would be unknown. docs/upgrading.md says which settings change the names.
+func TestKeysHaveTheirNames(t *testing.T) {
+	for name, c := range map[string]struct {
+		lines   string
+		request request
+		key     string
+	}{
+		"an API":          {"dedup", with("{}", "/pay?a=1", "Host: a.test", "Authorization: Bearer a", "X-Tenant-Id: t", "Idempotency-Key: k"), "75c7f72497b46d32d1c5f619243efdb4fe40c53b8bff106f368def7ebcd1d5b6"},
+		"webhooks":        {"dedup github", with("{}", "/hook", "Host: a.test", "X-GitHub-Delivery: d", "X-GitHub-Hook-ID: 7"), "741b0cb7a8b8ab2cf4611756d09885dacea906cfe737c1d45f6de099c48bccd8"},
+		"a scope":         {"dedup {\nmode webhook\nkey header X-Event-Id\nscope triggers {http.request.orig_uri}\n}", with("{}", "/triggers/a", "Host: a.test", "X-Event-Id: e"), "47562b82e9f2a9cc8e9f412cb4716224153b90dbe4b2239fc92c115a776ced28"},
+		"content":         {"dedup {\nkey content runs\nexclude /at\nscope runs\n}", with(`{"b":1,"at":2,"a":[1.0]}`, "Host: a.test"), "4ccefa993acd1d7b5a2626a12f112647c6c59def54d4f20020fc1cea17b1222a"},
+		"parts":           {"dedup {\nkey parts n {\njson /uid\nheader X-Channel optional\ncontent\n}\nscope n\n}", with(`{"uid":"u"}`, "Host: a.test"), "e7386dc20417b7119cc8ab76b53456136e5d19ecc510c18d6b575c97e4ea7b37"},
+		"a member, value": {"dedup {\nkey value {http.dedup.json./id}\n}", with(`{"id":"u"}`, "Host: a.test"), "e7386dc20417b71185c3e744e4f7d97d22c7a78f9718d98278a1e543057d9aba"},
+	} {
+		address, _ := echo(t)
+		s := serve(t, "header >X-Key {http.dedup.key}", c.lines, "reverse_proxy "+address)
+		if got := s.send(c.request).header.Get("X-Key"); got != c.key {
+			t.Errorf("%s: the key is %s, want %s", name, got, c.key)
+		}
+		s.stop()
+	}
+}
