@@ -168,6 +168,9 @@ func TestOtherPodsAreNotHeldUp(t *testing.T) {
 		switch object := object.(type) {
 		case *admissionv1.MutatingAdmissionPolicy:
 			check(object.Name, object.Spec.MatchConstraints, object.Spec.FailurePolicy)
+			if got := object.Spec.ReinvocationPolicy; got != admissionv1.IfNeededReinvocationPolicy {
+				t.Errorf("%s: what another webhook takes from a pod is not put back: %s", object.Name, got)
+			}
 		case *admissionv1.ValidatingAdmissionPolicy:
 			check(object.Name, object.Spec.MatchConstraints, object.Spec.FailurePolicy)
 		}
