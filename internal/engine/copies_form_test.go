@@ -10,6 +10,7 @@ import (
 
 	"github.com/caddy-dedup/caddy-dedup/internal/engine"
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
+	"github.com/caddy-dedup/caddy-dedup/internal/store/storetest"
 )
 
 // A replay from a copy equals the replay from the store in every field.
@@ -97,7 +98,7 @@ func TestFirstDuplicatesTogether(t *testing.T) {
 	if first.Record != second.Record || first.Response != second.Response {
 		t.Error("a later duplicate decodes the copy again")
 	}
-	equal(t, a.link.count("claim"), 1, "claims")
+	storetest.Equal(t, a.link.count("claim"), 1, "claims")
 }
 
 // A copy shares a large body, and does not keep a large buffer for a small one.

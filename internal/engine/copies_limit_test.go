@@ -11,6 +11,7 @@ import (
 
 	"github.com/caddy-dedup/caddy-dedup/internal/engine"
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
+	"github.com/caddy-dedup/caddy-dedup/internal/store/storetest"
 )
 
 // numbered returns someRequest with another key.
@@ -41,7 +42,7 @@ func TestCopiesHaveALimit(t *testing.T) {
 		}
 	}
 	for n, want := range map[int]bool{9: false, 8: false, 0: false, 3: true} {
-		equal(t, a.asks(numbered(n)), want, "a duplicate asks the store, of the response", n)
+		storetest.Equal(t, a.asks(numbered(n)), want, "a duplicate asks the store, of the response", n)
 	}
 	held := copies.Bytes()
 	wantEnd(t, a.run(numbered(10)), created(strings.Repeat("x", 100<<10)), resultKept)
@@ -56,13 +57,13 @@ func TestCopiesHaveALimit(t *testing.T) {
 		t.Errorf("with a limit of 40 KiB the copies take %d bytes", held)
 	}
 	copies.SetLimit(0)
-	equal(t, copies.Bytes(), 0, "bytes that copies take, turned off")
+	storetest.Equal(t, copies.Bytes(), 0, "bytes that copies take, turned off")
 	for _, c := range []struct {
 		limit int64
 		asks  [2]bool
 	}{{0, [2]bool{true, true}}, {100 << 10, [2]bool{true, false}}} {
 		copies.SetLimit(c.limit)
-		equal(t, [2]bool{a.asks(numbered(9)), a.asks(numbered(9))}, c.asks, "two duplicates ask the store, with the limit", c.limit)
+		storetest.Equal(t, [2]bool{a.asks(numbered(9)), a.asks(numbered(9))}, c.asks, "two duplicates ask the store, with the limit", c.limit)
 	}
 }
 
@@ -86,7 +87,7 @@ func TestStoresShareTheLimitAndNothingElse(t *testing.T) {
 		t.Error("a key that was freed in one store lost its copy of the other")
 	}
 	must(t, b.Close())
-	equal(t, copies.Bytes(), 0, "bytes that a closed engine leaves")
+	storetest.Equal(t, copies.Bytes(), 0, "bytes that a closed engine leaves")
 }
 
 func TestKeptResponse(t *testing.T) {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/caddy-dedup/caddy-dedup/internal/engine"
 	"github.com/caddy-dedup/caddy-dedup/internal/store/memory"
+	"github.com/caddy-dedup/caddy-dedup/internal/store/storetest"
 )
 
 const someCopies = 1 << 20
@@ -117,7 +118,7 @@ func TestCopyOfAStoreInThisProcessComesWithTheFirstDuplicate(t *testing.T) {
 		req := someRequest()
 		run := r.run(req)
 		wantEnd(t, run, created("paid"), resultKept)
-		equal(t, copies.Bytes(), 0, "bytes of copies before a duplicate came")
+		storetest.Equal(t, copies.Bytes(), 0, "bytes of copies before a duplicate came")
 		wantReplay(t, r.claim(req), run.ExecutionID(), created("paid"), false)
 		if copies.Bytes() == 0 {
 			t.Error("the first duplicate has made no copy")

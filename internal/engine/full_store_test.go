@@ -12,6 +12,7 @@ import (
 	"github.com/caddy-dedup/caddy-dedup/internal/engine"
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 	"github.com/caddy-dedup/caddy-dedup/internal/store/memory"
+	"github.com/caddy-dedup/caddy-dedup/internal/store/storetest"
 )
 
 // inMemory is a link to a store in this process.
@@ -76,7 +77,7 @@ func TestNoRunBeginsWhileResponsesWaitForRoom(t *testing.T) {
 			wantFull(t, a.claim(nth(100+n)))
 			time.Sleep(7 * time.Second)
 		}
-		equal(t, a.observer.overloads()["limit "+string(engine.LimitMemoryStore)], 20, "refusals by memory_store")
+		storetest.Equal(t, a.observer.overloads()["limit "+string(engine.LimitMemoryStore)], 20, "refusals by memory_store")
 		for n := range 60 {
 			if got := as[engine.Replay](t, a.claim(nth(n))); string(got.Response.Body) != string(answer.Body) {
 				t.Errorf("key %d is answered with %+v", n, got.Response)

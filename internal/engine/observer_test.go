@@ -11,6 +11,7 @@ import (
 
 	"github.com/caddy-dedup/caddy-dedup/internal/engine"
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
+	"github.com/caddy-dedup/caddy-dedup/internal/store/storetest"
 )
 
 // countingObserver counts the calls of an observer, by name.
@@ -176,7 +177,7 @@ func TestOperationsAreTimed(t *testing.T) {
 		run := a.run(req)
 		time.Sleep(someLease / 2)
 		wantEnd(t, run, created("one"), resultKept)
-		equal(t, a.observer.took[engine.OperationClaim], 100*time.Millisecond, "the claim took")
+		storetest.Equal(t, a.observer.took[engine.OperationClaim], 100*time.Millisecond, "the claim took")
 		var names []string
 		for _, operation := range engine.Operations {
 			names = append(names, string(operation))

@@ -9,6 +9,7 @@ import (
 
 	"github.com/caddy-dedup/caddy-dedup/internal/engine"
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
+	"github.com/caddy-dedup/caddy-dedup/internal/store/storetest"
 )
 
 func TestOperators(t *testing.T) {
@@ -51,10 +52,10 @@ func TestOperatorCompletesAnExhaustedKey(t *testing.T) {
 			ctx := engine.ByOperator(context.Background(), operator)
 			must(t, r.Complete(ctx, req.Key, created("by hand"), idempotency.Precondition{}))
 			wantReplay(t, r.claim(req), run.ExecutionID(), created("by hand"), false)
-			equal(t, r.stored(req).Reason, "completed by "+by, "the reason is", by)
+			storetest.Equal(t, r.stored(req).Reason, "completed by "+by, "the reason is", by)
 			wantErr(t, r.Complete(ctx, req.Key, created("again"), idempotency.Precondition{}), idempotency.ErrComplete)
 			must(t, r.Release(ctx, req.Key, idempotency.Precondition{}))
-			equal(t, r.stored(req).Reason, "released by "+by, "the reason is", by)
+			storetest.Equal(t, r.stored(req).Reason, "released by "+by, "the reason is", by)
 		}
 	})
 }

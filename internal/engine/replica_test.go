@@ -14,7 +14,11 @@ import (
 	"github.com/caddy-dedup/caddy-dedup/internal/engine"
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 	"github.com/caddy-dedup/caddy-dedup/internal/store/memory"
+	"github.com/caddy-dedup/caddy-dedup/internal/store/storetest"
 )
+
+// Shared by the tests of all stores and of the engine.
+var must, wantErr = storetest.Must, storetest.WantErr
 
 // The durations of the engine tests, on the fake clock of testing/synctest.
 const (
@@ -324,7 +328,7 @@ func wantEnd(t *testing.T, run *engine.Run, response *idempotency.Response, want
 // wantStored is wantEnd with an onStored function.
 func wantStored(t *testing.T, run *engine.Run, response *idempotency.Response, want result, onStored func()) {
 	t.Helper()
-	equal(t, resultOf(run.Settle(idempotency.End{How: idempotency.Answered, Response: response}, onStored)), want, "the run ended")
+	storetest.Equal(t, resultOf(run.Settle(idempotency.End{How: idempotency.Answered, Response: response}, onStored)), want, "the run ended")
 }
 
 // stored returns the record of the key as the shared store has it.
@@ -345,29 +349,5 @@ func (r *replica) wantState(req engine.Request, state idempotency.State, attempt
 		r.t.Errorf("the store has no record, want one %s", state)
 	case record.State != state || record.Attempt != attempt:
 		r.t.Errorf("the record is %s with attempt %d, want %s with attempt %d", record.State, record.Attempt, state, attempt)
-	}
-}
-
-// must stops the test on an error.
-func must(t testing.TB, err error, context ...any) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(append(context, err)...)
-	}
-}
-
-// wantErr checks an error; want may be nil.
-func wantErr(t testing.TB, err, want error, context ...any) {
-	t.Helper()
-	if !errors.Is(err, want) {
-		t.Error(append(context, fmt.Sprintf("%v, want %v", err, want))...)
-	}
-}
-
-// equal checks a value, which what names.
-func equal[T comparable](t testing.TB, got, want T, what string, context ...any) {
-	t.Helper()
-	if got != want {
-		t.Error(append(context, fmt.Sprintf("%s: %v, want %v", what, got, want))...)
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
+	"github.com/caddy-dedup/caddy-dedup/internal/store/storetest"
 )
 
 // The store fails after the upstream has answered: the end of the run is stored later.
@@ -54,7 +55,7 @@ func TestLargeResponseHasMoreTime(t *testing.T) {
 			a.link.fail(hung, "settle")
 			start := time.Now()
 			wantEnd(t, run, created(strings.Repeat("x", size)), resultTrying)
-			equal(t, time.Since(start).Truncate(time.Second/10), a.Timeout()+extra, "given up after", size)
+			storetest.Equal(t, time.Since(start).Truncate(time.Second/10), a.Timeout()+extra, "given up after", size)
 			a.link.fail(works)
 			a.drain()
 		})

@@ -16,6 +16,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
+	"github.com/caddy-dedup/caddy-dedup/internal/store/storetest"
 )
 
 // countFlushes counts the flushes of the log from now on.
@@ -206,7 +207,7 @@ func TestCloseWritesWhatIsQueued(t *testing.T) {
 		closed := make(chan error)
 		go func() { closed <- s.Close() }()
 		synctest.Wait()
-		wantErr(t, errOf(ask(t.Context(), s, "0")), idempotency.ErrClosed)
+		wantErr(t, storetest.ErrOf(ask(t.Context(), s, "0")), idempotency.ErrClosed)
 		end()
 		wantErr(t, <-closed, nil)
 		closeStore(t, s)

@@ -17,6 +17,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
+	"github.com/caddy-dedup/caddy-dedup/internal/store/storetest"
 )
 
 const storePath = "/data/keys" // on a disk in memory
@@ -214,7 +215,7 @@ func TestFullDisk(t *testing.T) {
 func TestOpenOnAFullDisk(t *testing.T) {
 	fs := newFaulty(newMemory())
 	fs.set(failing(syscall.ENOSPC, isAny))
-	wantErr(t, errOf(openIn(fs, storePath, zap.NewNop())), syscall.ENOSPC)
+	wantErr(t, storetest.ErrOf(openIn(fs, storePath, zap.NewNop())), syscall.ENOSPC)
 	fs.set(nil)
 	s := openStore(t, fs, storePath)
 	keep(t, s, 0, 50)
@@ -224,7 +225,7 @@ func TestOpenOnAFullDisk(t *testing.T) {
 			return op.Kind == errorfs.OpCreate || op.Kind == errorfs.OpFileWrite
 		}))
 		s = openStore(t, fs, storePath)
-		wantErr(t, errOf(ask(t.Context(), s, "1")), syscall.ENOSPC)
+		wantErr(t, storetest.ErrOf(ask(t.Context(), s, "1")), syscall.ENOSPC)
 		fs.set(nil)
 		awaitReady(t, s)
 		replaysAll(t, s, 0, 50)
@@ -310,7 +311,7 @@ func TestHangingReads(t *testing.T) {
 			var done sync.WaitGroup
 			for i := range keys {
 				done.Go(func() {
-					wantErr(t, errOf(ask(timeoutContext(t, time.Second), s, fmt.Sprint(i))), context.DeadlineExceeded, i)
+					wantErr(t, storetest.ErrOf(ask(timeoutContext(t, time.Second), s, fmt.Sprint(i))), context.DeadlineExceeded, i)
 				})
 			}
 			done.Wait()
@@ -335,7 +336,7 @@ func TestCloseOnAHangingDisk(t *testing.T) {
 		s := openStore(t, fs, storePath)
 		keep(t, s, 0, 50)
 		end := fs.hang(errorfs.OpIsWrite)
-		wantErr(t, errOf(s.Claim(timeoutContext(t, time.Millisecond), holding("hangs"))), context.DeadlineExceeded)
+		wantErr(t, storetest.ErrOf(s.Claim(timeoutContext(t, time.Millisecond), holding("hangs"))), context.DeadlineExceeded)
 		wantErr(t, s.Close(), errHangs)
 		fs.set(nil) // for other writes
 		if _, err := openIn(fs, storePath, zap.NewNop()); err == nil {

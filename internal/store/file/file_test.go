@@ -33,7 +33,7 @@ func TestStore(t *testing.T) {
 // damage overwrites the value of a key.
 func damage(t *testing.T, store idempotency.Store, key idempotency.Key) {
 	s := store.(*Store)
-	must(t, errOf(s.keys.lock(t.Context(), key)))
+	must(t, storetest.ErrOf(s.keys.lock(t.Context(), key)))
 	s.keys.unlock(key, nil)
 	must(t, s.database.db.Set(valueName(key, ""), []byte("damaged"), pebble.Sync))
 	s.filter.add(&key)

@@ -2,7 +2,6 @@ package file
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -16,7 +15,11 @@ import (
 	"go.uber.org/zap/zaptest"
 
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
+	"github.com/caddy-dedup/caddy-dedup/internal/store/storetest"
 )
+
+// Shared by the tests of all stores and of the engine.
+var must, wantErr = storetest.Must, storetest.WantErr
 
 // childVariable is an environment variable. If it names one of the children, the test binary runs
 // that child with the path of a store as its argument, and no tests.
@@ -154,30 +157,3 @@ func poll(t *testing.T, what string, condition func() bool) {
 		}
 	}
 }
-
-// must stops the test on an error.
-func must(t testing.TB, err error, context ...any) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(append(context, err)...)
-	}
-}
-
-// wantErr checks an error; want may be nil.
-func wantErr(t testing.TB, err, want error, context ...any) {
-	t.Helper()
-	if !errors.Is(err, want) {
-		t.Error(append(context, fmt.Sprintf("%v, want %v", err, want))...)
-	}
-}
-
-// equal checks a value, which what names.
-func equal[T comparable](t testing.TB, got, want T, what string, context ...any) {
-	t.Helper()
-	if got != want {
-		t.Error(append(context, fmt.Sprintf("%s: %v, want %v", what, got, want))...)
-	}
-}
-
-// errOf returns the error of a call.
-func errOf[T any](_ T, err error) error { return err }

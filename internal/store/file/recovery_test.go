@@ -14,6 +14,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
+	"github.com/caddy-dedup/caddy-dedup/internal/store/storetest"
 )
 
 // handles is a disk that counts the files and directories that are open.
@@ -130,7 +131,7 @@ func TestDiskThatFailsAgainAndAgain(t *testing.T) {
 			t.Errorf("the claim in doubt: %v, %v", got.Verdict, err)
 		}
 		closeStore(t, s)
-		equal(t, counted.open.Load(), 0, "files that stay open")
+		storetest.Equal(t, counted.open.Load(), 0, "files that stay open")
 	})
 }
 
@@ -154,7 +155,7 @@ func TestCloseOnADiskThatFails(t *testing.T) {
 				t.Errorf("it took %v", took)
 			}
 			synctest.Wait()
-			equal(t, counted.open.Load(), 0, "files are open")
+			storetest.Equal(t, counted.open.Load(), 0, "files are open")
 			fs.set(nil)
 			s = openStore(t, fs, storePath)
 			replaysAll(t, s, 0, 50)

@@ -16,6 +16,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
 
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
+	"github.com/caddy-dedup/caddy-dedup/internal/store/storetest"
 )
 
 // slow is a disk that writes rate bytes a second, one write after the other.
@@ -123,7 +124,7 @@ func TestSlowDiskWritesLargeBodiesOnce(t *testing.T) {
 		if took := time.Since(start); took > 60*time.Second { // the disk's own time is 40 s
 			t.Errorf("it took %v", took)
 		}
-		equal(t, fs.written.Load(), n*size, "bytes of bodies were written")
+		storetest.Equal(t, fs.written.Load(), n*size, "bytes of bodies were written")
 		if small < 10 {
 			t.Errorf("only %d small responses were kept meanwhile", small)
 		}
@@ -236,7 +237,7 @@ func TestBodiesAreWrittenInTurn(t *testing.T) {
 		late := claimed(t, s, claimOf("late"))
 		wantErr(t, s.Settle(timeoutContext(t, time.Second), key("late"), late, completeAs(largeText("late"))), context.DeadlineExceeded)
 		done.Wait()
-		equal(t, peak.Load(), 2, "bodies were written at a time")
+		storetest.Equal(t, peak.Load(), 2, "bodies were written at a time")
 		wantErr(t, s.Settle(t.Context(), key("late"), late, completeAs(largeText("late"))), nil)
 		closeStore(t, s)
 	})

@@ -13,6 +13,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
+	"github.com/caddy-dedup/caddy-dedup/internal/store/storetest"
 )
 
 // volume is a disk of some size.
@@ -125,7 +126,7 @@ func TestStoreThatFillsItsDisk(t *testing.T) {
 			t.Errorf("%d bytes are free, want %d", usage.AvailBytes, maxReservedSpace)
 		}
 		for range 2 {
-			wantErr(t, errOf(ask(t.Context(), s, "new")), ErrNoSpace)
+			wantErr(t, storetest.ErrOf(ask(t.Context(), s, "new")), ErrNoSpace)
 			for i := range kept {
 				replays(t, s, fmt.Sprint(i), body)
 			}
@@ -166,7 +167,7 @@ func TestOpenOnADiskFullOfExpiredBodies(t *testing.T) {
 			s = openStore(t, counted, storePath)
 			if !expired {
 				time.Sleep(life / 2)
-				wantErr(t, errOf(ask(t.Context(), s, "long")), syscall.ENOSPC)
+				wantErr(t, storetest.ErrOf(ask(t.Context(), s, "long")), syscall.ENOSPC)
 				if n := counted.open.Load(); n > 1 {
 					t.Errorf("%d files are open", n)
 				}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
+	"github.com/caddy-dedup/caddy-dedup/internal/store/storetest"
 )
 
 // names counts the names in the database by table.
@@ -58,7 +59,7 @@ func TestSweepRemovesWhatHasExpired(t *testing.T) {
 				exact(t, s, kept+1+i, 2*i+n)
 			}
 		}
-		must(t, errOf(s.Change(t.Context(), key("1"), idempotency.Change{State: idempotency.Released, Token: "operator"})))
+		must(t, storetest.ErrOf(s.Change(t.Context(), key("1"), idempotency.Change{State: idempotency.Released, Token: "operator"})))
 		force := claimOf("2")
 		force.Token, force.Force = "forced", true
 		record := claimed(t, s, force)
@@ -167,7 +168,7 @@ func TestSweepRemovesBodies(t *testing.T) {
 		time.Sleep(time.Hour - time.Second)
 		replays(t, s, "a", largeText("a"))
 		time.Sleep(bucketInterval + bucketDelay + sweepInterval + time.Second)
-		equal(t, buckets(), "other", "names of buckets")
+		storetest.Equal(t, buckets(), "other", "names of buckets")
 		if r, err := s.Response(t.Context(), key("shared"), claimOf("shared").Token); r != nil || err != nil {
 			t.Errorf("a response that has expired before its record: %v, %v; want none", r, err)
 		}

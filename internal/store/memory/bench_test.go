@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
+	"github.com/caddy-dedup/caddy-dedup/internal/store/storetest"
 )
 
 // delivery is a claim as a webhook makes it.
@@ -90,7 +91,7 @@ func BenchmarkReplay(b *testing.B) {
 			duplicate := delivery(0)
 			b.ReportAllocs()
 			for b.Loop() {
-				must(b, errOf(s.Claim(b.Context(), duplicate)))
+				must(b, storetest.ErrOf(s.Claim(b.Context(), duplicate)))
 			}
 		})
 	}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
+	"github.com/caddy-dedup/caddy-dedup/internal/store/storetest"
 )
 
 func TestFullStoreRefusesNewKeys(t *testing.T) {
@@ -57,7 +58,7 @@ func fillWithRunsInFlight(t *testing.T, size int, waits bool) {
 			case !errors.Is(err, idempotency.ErrFull):
 				t.Fatal(err)
 			default:
-				wantErr(t, errOf(s.Claim(t.Context(), claim(-1))), idempotency.ErrFull)
+				wantErr(t, storetest.ErrOf(s.Claim(t.Context(), claim(-1))), idempotency.ErrFull)
 			}
 			if taken := s.taken(); taken > limit+runs*300 {
 				t.Fatalf("it takes %d bytes", taken)
@@ -107,7 +108,7 @@ func TestKnownKeysInAFullStore(t *testing.T) {
 	settle(t, s, record, claim(-1), released) // without the response
 	record = want("a retry after a release", next(claim(-1)), idempotency.Proceed)
 	settle(t, s, record, claim(-1), idempotency.Settlement{State: idempotency.Held, Counted: true, Retention: time.Hour})
-	wantErr(t, errOf(s.Change(t.Context(), claim(-1).Key, idempotency.Change{State: idempotency.Released, Token: "another"})), nil)
+	wantErr(t, storetest.ErrOf(s.Change(t.Context(), claim(-1).Key, idempotency.Change{State: idempotency.Released, Token: "another"})), nil)
 	wantErr(t, s.Forget(t.Context(), claim(-1).Key, idempotency.Precondition{}), nil)
 }
 
@@ -159,7 +160,7 @@ func TestLimitOfAnotherConfiguration(t *testing.T) {
 		t.Errorf("%d keys fit into 1 MiB, and %d into 2 MiB", n, more)
 	}
 	s.SetLimit(1 << 20)
-	wantErr(t, errOf(s.Claim(t.Context(), claim(-1))), idempotency.ErrFull)
+	wantErr(t, storetest.ErrOf(s.Claim(t.Context(), claim(-1))), idempotency.ErrFull)
 	if got, err := s.Claim(t.Context(), claim(0)); err != nil || got.Verdict != idempotency.ReplayKept {
 		t.Errorf("a kept key: %v, %v", got.Verdict, err)
 	}

@@ -12,6 +12,9 @@ import (
 	"github.com/caddy-dedup/caddy-dedup/internal/store/storetest"
 )
 
+// Shared by the tests of all stores and of the engine.
+var must, wantErr = storetest.Must, storetest.WantErr
+
 func TestStore(t *testing.T) {
 	open := func(*testing.T) idempotency.Store { return New(64 << 20) }
 	storetest.Run(t, open, storetest.Options{Around: synctest.Test, Advance: time.Sleep, Damage: damage})
@@ -37,7 +40,7 @@ func TestClosedStore(t *testing.T) {
 	for range 2 {
 		must(t, s.Close())
 	}
-	wantErr(t, errOf(s.Claim(context.Background(), claim(0))), idempotency.ErrClosed)
+	wantErr(t, storetest.ErrOf(s.Claim(context.Background(), claim(0))), idempotency.ErrClosed)
 }
 
 func TestPageOfNoRecords(t *testing.T) {
@@ -106,22 +109,3 @@ func (s *Store) taken() int64 {
 	defer s.mu.Unlock()
 	return s.size()
 }
-
-// must stops the test on an error.
-func must(t testing.TB, err error, context ...any) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(append(context, err)...)
-	}
-}
-
-// wantErr checks an error; want may be nil.
-func wantErr(t testing.TB, err, want error, context ...any) {
-	t.Helper()
-	if !errors.Is(err, want) {
-		t.Error(append(context, fmt.Sprintf("%v, want %v", err, want))...)
-	}
-}
-
-// errOf returns the error of a call.
-func errOf[T any](_ T, err error) error { return err }

@@ -15,6 +15,7 @@ import (
 
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 	"github.com/caddy-dedup/caddy-dedup/internal/redistest"
+	"github.com/caddy-dedup/caddy-dedup/internal/store/storetest"
 )
 
 // useAll uses every operation at least once, and calls before each of them.
@@ -105,7 +106,7 @@ func TestAccessRules(t *testing.T) {
 		Addresses: []string{server.Addr}, Username: username, Password: password, Timeout: busyTimeout,
 	}))
 	useAll(t, s)
-	equal[any](t, command(t, server, "DBSIZE"), int64(0), "keys left")
+	storetest.Equal[any](t, command(t, server, "DBSIZE"), int64(0), "keys left")
 
 	command(t, server, "ACL", "SETUSER", "dedup", "-set")
 	claimed, err := s.Claim(ctx, claimOf("a", "token"))
@@ -266,6 +267,6 @@ func TestEvictionWarning(t *testing.T) {
 		s := closeAtEnd(t, openWith(t, Options{Addresses: []string{server.Addr}, Timeout: busyTimeout, Logger: zap.New(core)}))
 		mustClaim(t, s, claimOf("a", "token"), idempotency.Proceed)
 		mustClaim(t, s, claimOf("b", "token"), idempotency.Proceed)
-		equal(t, logs.FilterMessageSnippet("may evict").Len(), test.want, "warnings", test.args)
+		storetest.Equal(t, logs.FilterMessageSnippet("may evict").Len(), test.want, "warnings", test.args)
 	}
 }

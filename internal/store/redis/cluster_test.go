@@ -10,6 +10,7 @@ import (
 
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 	"github.com/caddy-dedup/caddy-dedup/internal/redistest"
+	"github.com/caddy-dedup/caddy-dedup/internal/store/storetest"
 )
 
 func slotOf(name string) int { return redistest.Slot(named.record(keyOf(name))) }
@@ -125,7 +126,7 @@ func testClusterClocks(t *testing.T, cluster *redistest.Cluster, o Options) {
 	must(t, err)
 	s.pipes.to(target{node: jumping}).clock.ahead.Add(-time.Hour.Milliseconds())
 	for master, want := range map[int]int{1: 1, 2: 1} {
-		equal(t, claim(master), want, "claims sent to one whose clock did not jump", master)
+		storetest.Equal(t, claim(master), want, "claims sent to one whose clock did not jump", master)
 	}
-	equal(t, claim(0), 2, "claims sent to the master whose clock jumped")
+	storetest.Equal(t, claim(0), 2, "claims sent to the master whose clock jumped")
 }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 	"github.com/caddy-dedup/caddy-dedup/internal/redistest"
+	"github.com/caddy-dedup/caddy-dedup/internal/store/storetest"
 )
 
 // TestDistantRedis has dials that take longer than an operation may: the name server or the network is
@@ -111,7 +112,7 @@ func TestDialEndsWithTheStore(t *testing.T) {
 				t.Fatal("a claim without a connection")
 			}
 		}
-		equal(t, dials.Load(), maxFlushes, "dials within the time of one")
+		storetest.Equal(t, dials.Load(), maxFlushes, "dials within the time of one")
 		wantErr(t, s.Close(), nil)
 		synctest.Wait()
 		if n := under.Load(); n != 0 || time.Since(start) >= dialTimeout {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 	"github.com/caddy-dedup/caddy-dedup/internal/redistest"
+	"github.com/caddy-dedup/caddy-dedup/internal/store/storetest"
 )
 
 // If the first attempt did not reach the server, it has not removed the record, so a missing record is
@@ -135,8 +136,8 @@ func TestForgetForeignAsSeen(t *testing.T) {
 		if changed, ok := errors.AsType[idempotency.ChangedError](err); !ok || changed.Now.State != idempotency.Unreadable {
 			t.Errorf("%s, seen as complete: %v", what, err)
 		}
-		equal[any](t, command(t, server, "DBSIZE"), int64(1), "keys are left, seen as complete", what)
+		storetest.Equal[any](t, command(t, server, "DBSIZE"), int64(1), "keys are left, seen as complete", what)
 		wantErr(t, s.Forget(ctx, keyOf("a"), idempotency.Precondition{State: idempotency.Unreadable}), nil, what)
-		equal[any](t, command(t, server, "DBSIZE"), int64(0), "keys are left, seen as unreadable", what)
+		storetest.Equal[any](t, command(t, server, "DBSIZE"), int64(0), "keys are left, seen as unreadable", what)
 	}
 }

@@ -16,6 +16,7 @@ import (
 	"go.uber.org/zap/zaptest/observer"
 
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
+	"github.com/caddy-dedup/caddy-dedup/internal/store/storetest"
 )
 
 // After its connection is killed, the inbox subscribes again.
@@ -140,10 +141,10 @@ func TestInboxLogsRarely(t *testing.T) {
 		s.inbox.mu.Unlock()
 		must(t, current.Close())
 		time.Sleep(14 * time.Minute)
-		equal(t, logs.FilterMessageSnippet("not subscribed").Len(), 3, "log entries in 14 minutes")
+		storetest.Equal(t, logs.FilterMessageSnippet("not subscribed").Len(), 3, "log entries in 14 minutes")
 		unavailable.Store(false)
 		time.Sleep(maxPause)
 		synctest.Wait()
-		equal(t, logs.FilterMessageSnippet("subscribed to the ends of other replicas' runs again").Len(), 1, "log entries that it is subscribed again")
+		storetest.Equal(t, logs.FilterMessageSnippet("subscribed to the ends of other replicas' runs again").Len(), 1, "log entries that it is subscribed again")
 	})
 }

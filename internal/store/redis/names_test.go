@@ -8,6 +8,7 @@ import (
 
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 	"github.com/caddy-dedup/caddy-dedup/internal/redistest"
+	"github.com/caddy-dedup/caddy-dedup/internal/store/storetest"
 )
 
 // TestPrefixesShareNothing opens several stores in one Redis. Each has its own prefix, and a user with
@@ -59,7 +60,7 @@ func TestPrefixesShareNothing(t *testing.T) {
 			}
 			for i, s := range stores {
 				replayed := mustClaim(t, s, claimOf("a", "again"), idempotency.ReplayKept)
-				equal(t, len(replayed.Response.Body), large+i, "bytes replayed", s.options.Prefix)
+				storetest.Equal(t, len(replayed.Response.Body), large+i, "bytes replayed", s.options.Prefix)
 				want := []idempotency.Key{c.Key, keyOf(fmt.Sprint(i))}
 				if got := listAll(t, s); !sameKeys(got, want) {
 					t.Errorf("%q lists %v, want %v", s.options.Prefix, got, want)

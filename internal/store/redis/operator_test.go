@@ -12,6 +12,7 @@ import (
 
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 	"github.com/caddy-dedup/caddy-dedup/internal/redistest"
+	"github.com/caddy-dedup/caddy-dedup/internal/store/storetest"
 )
 
 // meddler calls a function just before a script is sent for the nth time.
@@ -46,7 +47,7 @@ func openMeddled(t *testing.T, address string, timeout time.Duration, script *sc
 	s := closeAtEnd(t, openWith(t, Options{Addresses: []string{address}, Timeout: timeout}))
 	c := claimOf("warm", "warm")
 	mustSettle(t, s, c, mustClaim(t, s, c, idempotency.Proceed).Record, kept(small))
-	must(t, errOf(s.Change(ctx, c.Key, idempotency.Change{State: idempotency.Released, Token: "warm operator"})))
+	must(t, storetest.ErrOf(s.Change(ctx, c.Key, idempotency.Change{State: idempotency.Released, Token: "warm operator"})))
 	must(t, s.Forget(ctx, c.Key, idempotency.Precondition{}))
 	s.client.(*goredis.Client).AddHook(&meddler{script: script.hash, before: before})
 	return s
@@ -226,8 +227,8 @@ func TestReleasedRecord(t *testing.T) {
 			record := named.record(c.Key)
 			expires := mustFind(t, s, c.Key).Expires
 			rewrite(t, server, c.Key, func(p *writable) { p.channels = named.inbox("of a waiter") })
-			must(t, errOf(s.Change(ctx, c.Key, idempotency.Change{State: idempotency.Released, Token: "operator"})), name)
-			equal[any](t, command(t, server, "PEXPIRETIME", record), expires.UnixMilli(), "the released record expires at", name)
+			must(t, storetest.ErrOf(s.Change(ctx, c.Key, idempotency.Change{State: idempotency.Released, Token: "operator"})), name)
+			storetest.Equal[any](t, command(t, server, "PEXPIRETIME", record), expires.UnixMilli(), "the released record expires at", name)
 			if released := mustFind(t, s, c.Key); !released.Expires.Equal(expires) {
 				t.Errorf("%s: the released record says that it expires at %v, want %v", name, released.Expires, expires)
 			}
@@ -252,12 +253,12 @@ func TestCompletedRecord(t *testing.T) {
 		c := claimOf(fmt.Sprint(size), "token")
 		mustSettle(t, other, c, mustClaim(t, other, c, idempotency.Proceed).Record, released())
 		s := openMeddled(t, server.Addr, busyTimeout, changeScript, map[int]func(){1: func() {
-			wantErr(t, errOf(other.Change(ctx, c.Key, idempotency.Change{State: idempotency.Released, Token: "another operator"})), nil)
+			wantErr(t, storetest.ErrOf(other.Change(ctx, c.Key, idempotency.Change{State: idempotency.Released, Token: "another operator"})), nil)
 		}})
 		response := kept(size).Response
-		must(t, errOf(s.Change(ctx, c.Key, idempotency.Change{State: idempotency.Complete, Token: "operator", Response: response})))
+		must(t, storetest.ErrOf(s.Change(ctx, c.Key, idempotency.Change{State: idempotency.Complete, Token: "operator", Response: response})))
 		expires := mustFind(t, s, c.Key).Expires.UnixMilli()
-		equal[any](t, command(t, server, "PEXPIRETIME", named.record(c.Key)), expires, "the completed record expires at")
+		storetest.Equal[any](t, command(t, server, "PEXPIRETIME", named.record(c.Key)), expires, "the completed record expires at")
 		if size == large {
 			if at := command(t, server, "PEXPIRETIME", named.response(c.Key, "operator")); at != expires+responseMargin.Milliseconds() {
 				t.Errorf("its body expires at %v, want %v later than %v", at, responseMargin, expires)
@@ -267,7 +268,7 @@ func TestCompletedRecord(t *testing.T) {
 			t.Errorf("its response is %v, %v", got != nil, err)
 		}
 		must(t, s.Forget(ctx, c.Key, idempotency.Precondition{}))
-		equal[any](t, command(t, server, "DBSIZE"), int64(0), "keys are left", command(t, server, "KEYS", "*"))
+		storetest.Equal[any](t, command(t, server, "DBSIZE"), int64(0), "keys are left", command(t, server, "KEYS", "*"))
 	}
 }
 
@@ -278,10 +279,10 @@ func TestReleasedOften(t *testing.T) {
 	for i := range 12 {
 		c = withToken(c, fmt.Sprint("token", i))
 		mustSettle(t, s, c, mustClaim(t, s, c, idempotency.Proceed).Record, released())
-		must(t, errOf(s.Change(ctx, c.Key, idempotency.Change{State: idempotency.Released, Token: fmt.Sprint("operator", i)})))
+		must(t, storetest.ErrOf(s.Change(ctx, c.Key, idempotency.Change{State: idempotency.Released, Token: fmt.Sprint("operator", i)})))
 	}
 	want := "token11 operator10 token10 operator9 token9 operator8 token8 operator7"
-	equal(t, valueOf(t, server, c.Key).earlier, want, "the record remembers")
+	storetest.Equal(t, valueOf(t, server, c.Key).earlier, want, "the record remembers")
 }
 
 // TestLostReplyToAnOperator loses the reply to an executed command. A claim between that command and the

@@ -11,6 +11,7 @@ import (
 
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 	"github.com/caddy-dedup/caddy-dedup/internal/redistest"
+	"github.com/caddy-dedup/caddy-dedup/internal/store/storetest"
 )
 
 // Another server behind the same name, as sentinels or a DNS record may cause, is probed like the
@@ -42,5 +43,5 @@ func TestNextServer(t *testing.T) {
 	if len(warned) != 2 || warned[0] != "allkeys-lru" || warned[1] != "volatile-lru" {
 		t.Errorf("warned of %v; want both servers", warned)
 	}
-	equal(t, logs.FilterMessageSnippet("another redis server than before").Len(), 1, "log lines of another server")
+	storetest.Equal(t, logs.FilterMessageSnippet("another redis server than before").Len(), 1, "log lines of another server")
 }

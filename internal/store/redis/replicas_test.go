@@ -16,6 +16,7 @@ import (
 
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 	"github.com/caddy-dedup/caddy-dedup/internal/redistest"
+	"github.com/caddy-dedup/caddy-dedup/internal/store/storetest"
 )
 
 // claimMany claims n keys.
@@ -71,7 +72,7 @@ func TestWaitReplicas(t *testing.T) {
 	}
 
 	settleMany(t, s, small, claimMany(t, s, "many ", 50))
-	equal(t, s.Unreplicated(), 0, "responses were answered without their replica")
+	storetest.Equal(t, s.Unreplicated(), 0, "responses were answered without their replica")
 	// A settlement that keeps no response does not wait.
 	waits := s.waitingFlushes()
 	d := claimOf("released", "token")
@@ -123,8 +124,8 @@ func stalled(t *testing.T, size int) {
 	if n := s.waitingFlushes(); n > poolSize {
 		t.Errorf("%d responses went out in %d flushes", settlements, n)
 	}
-	equal(t, s.Unreplicated(), settlements, "responses are counted")
-	equal(t, logs.FilterMessageSnippet("before it is known to be on the replicas").Len(), settlements, "responses are logged")
+	storetest.Equal(t, s.Unreplicated(), settlements, "responses are counted")
+	storetest.Equal(t, logs.FilterMessageSnippet("before it is known to be on the replicas").Len(), settlements, "responses are logged")
 	for name := range records {
 		mustClaim(t, s, claimOf(name, "again"), idempotency.ReplayKept)
 	}
@@ -160,8 +161,8 @@ func TestWaitReplicasWithoutReply(t *testing.T) {
 	record := mustClaim(t, s, c, idempotency.Proceed).Record
 	replica.Pause()
 	mustSettle(t, s, c, record, kept(small))
-	equal(t, s.Unreplicated(), 1, "responses are counted")
-	equal(t, calls(t, master)["evalsha"], 1, "times sent")
+	storetest.Equal(t, s.Unreplicated(), 1, "responses are counted")
+	storetest.Equal(t, calls(t, master)["evalsha"], 1, "times sent")
 }
 
 // While fewer replicas than wait_replicas are connected, settlements do not wait, and the store logs only

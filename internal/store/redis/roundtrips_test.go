@@ -8,6 +8,7 @@ import (
 	goredis "github.com/redis/go-redis/v9"
 
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
+	"github.com/caddy-dedup/caddy-dedup/internal/store/storetest"
 )
 
 // trips counts the round trips of a client: a command or a pipeline each.
@@ -92,8 +93,8 @@ func TestRoundTrips(t *testing.T) {
 		tripsBefore, callsBefore := count.n.Load(), calls(t, server)
 		step.do()
 		callsAfter := calls(t, server)
-		equal(t, count.n.Load()-tripsBefore, step.trips, "round trips", step.what)
-		equal(t, callsAfter["evalsha"]-callsBefore["evalsha"], step.evalshas, "EVALSHA", step.what)
-		equal(t, callsAfter["eval"]-callsBefore["eval"], 0, "EVAL", step.what)
+		storetest.Equal(t, count.n.Load()-tripsBefore, step.trips, "round trips", step.what)
+		storetest.Equal(t, callsAfter["evalsha"]-callsBefore["evalsha"], step.evalshas, "EVALSHA", step.what)
+		storetest.Equal(t, callsAfter["eval"]-callsBefore["eval"], 0, "EVAL", step.what)
 	}
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 	"github.com/caddy-dedup/caddy-dedup/internal/redistest"
+	"github.com/caddy-dedup/caddy-dedup/internal/store/storetest"
 )
 
 // The server is slower than the timeout of the store, until Tune sets a longer one.
@@ -68,7 +69,7 @@ func TestWaitReplicasChanges(t *testing.T) {
 		s.Tune(busyTimeout, replicas)
 		before := s.waitingFlushes()
 		settleMany(t, s, small, claimMany(t, s, string(rune('a'+i)), 1))
-		equal(t, s.waitingFlushes()-before, int64(replicas), "flushes waited for replicas", replicas)
+		storetest.Equal(t, s.waitingFlushes()-before, int64(replicas), "flushes waited for replicas", replicas)
 	}
-	equal(t, s.Unreplicated(), 0, "responses are on no replica")
+	storetest.Equal(t, s.Unreplicated(), 0, "responses are on no replica")
 }
