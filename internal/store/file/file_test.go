@@ -24,6 +24,7 @@ func TestStore(t *testing.T) {
 		// The files at this moment are those that a killed process leaves.
 		Crash: func(t *testing.T, store idempotency.Store) idempotency.Store {
 			path := newPath(t)
+			synctest.Wait() // pebble removes old files in the background
 			must(t, os.CopyFS(path, os.DirFS(store.(*Store).path)))
 			return open(t, path)
 		},
