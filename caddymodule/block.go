@@ -54,18 +54,18 @@ func (b block[T]) parse(d *caddyfile.Dispenser, name string, into *T) (wordLines
 		w, ok := b[at.Val()]
 		switch {
 		case !ok && (name == verifyWord || len(found) > 0 && found[len(found)-1].Val() == verifyWord):
-			return nil, d.Errf("%s: unknown word behind verify, which is not shown because it may be a secret; use %s", name, delivery.Alternatives(slices.Sorted(maps.Keys(b))))
+			return nil, errorAt(d, "%s: unknown word behind verify, which is not shown because it may be a secret; use %s", name, delivery.Alternatives(slices.Sorted(maps.Keys(b))))
 		case !ok:
 			return nil, unknownWord(d, name, slices.Sorted(maps.Keys(b)))
 		case !w.repeats && found.has(at.Val()):
-			return nil, d.Errf("%s: %s is repeated; write it once", name, at.Val())
+			return nil, errorAt(d, "%s: %s is repeated; write it once", name, at.Val())
 		}
 		found = append(found, at)
 		if err := w.parse(into, d); err != nil {
 			return nil, err
 		}
 		if err := w.check(into); err != nil {
-			return nil, at.Errf("%s%s: %w", prefix, at.Val(), err)
+			return nil, errorAt(&at, "%s%s: %w", prefix, at.Val(), err)
 		}
 	}
 	return found, nil
@@ -109,7 +109,7 @@ func (l wordLines) wrap(err error, block caddyfile.Dispenser) error {
 			}
 		}
 	}
-	return at.WrapErr(err)
+	return errorAt(&at, "%w", err)
 }
 
 // conflict is an error about words that do not go together.
@@ -123,20 +123,33 @@ func conflictf(words, format string, args ...any) error {
 	return conflict{fmt.Errorf(format, args...), strings.Fields(words)}
 }
 
-// unknownWord refuses the current word of a block.
+// unknownWord refuses the current word of a block. It lists all words only if it cannot tell which
+// one is meant.
 func unknownWord(d *caddyfile.Dispenser, block string, words []string) error {
-	hint := ""
-	if form, ok := hints[d.Val()]; ok {
-		hint = "write " + form + "; "
-	} else if _, ok := delivery.ProviderNamed(d.Val()); ok || strings.HasPrefix(d.Val(), "/") {
-		hint = "a matcher and providers come behind dedup, as in dedup /webhooks/* github (--path and --provider of the command proxy); "
-	} else if near := delivery.Nearest(d.Val(), words); len(belongs[d.Val()]) > 0 {
-		hint = "it belongs " + delivery.Alternatives(belongs[d.Val()]) + "; "
-	} else if len(near) > 0 {
-		hint = "did you mean " + delivery.Alternatives(near) + "? "
+	word, hint := d.Val(), ""
+	form, isMistake := hints[word]
+	_, isProvider := delivery.ProviderNamed(word)
+	near := delivery.Nearest(word, words)
+	switch {
+	case isMistake:
+		hint = "write " + form
+	case isProvider || strings.HasPrefix(word, "/"):
+		hint = "a matcher and providers come behind dedup, as in dedup /webhooks/* github (--path and --provider of the command proxy)"
+	case len(belongs[word]) > 0:
+		hint = "it belongs " + delivery.Alternatives(belongs[word])
+	case slices.Contains(directives, word):
+		hint = "it is a directive of Caddy; is a } missing in front of it?"
+	case len(near) > 0:
+		hint = "did you mean " + delivery.Alternatives(near) + "?"
+	default:
+		hint = "use " + delivery.Alternatives(words)
 	}
-	return d.Errf("%s: unknown word %q; %suse %s", block, d.Val(), hint, delivery.Alternatives(words))
+	return errorAt(d, "%s: unknown word %q; %s", block, word, hint)
 }
+
+// directives are those of Caddy that often follow a dedup whose block is not closed.
+var directives = strings.Fields("basic_auth bind encode file_server forward_auth handle handle_errors handle_path header " +
+	"import log map php_fastcgi redir request_body request_header respond reverse_proxy rewrite root route templates tls uri vars")
 
 // hints are the right forms for words that people often write.
 var hints = map[string]string{
@@ -144,6 +157,7 @@ var hints = map[string]string{
 	"expire":   "retention 7d in the block of a site's dedup",
 	"status":   "release_on 409 for a response that releases the key, or on_duplicate conflict for what duplicates get",
 	"provider": "the provider's name behind dedup, as in dedup github",
+	"storage":  "store redis {env.REDIS_URL}, store file or store memory",
 	"redis":    "store redis {env.REDIS_URL}, or store redis and a URL such as redis://host:6379",
 }
 
@@ -176,7 +190,7 @@ func oneArg(d *caddyfile.Dispenser, what string) (string, error) {
 	name := d.Val()
 	args := d.RemainingArgs()
 	if len(args) != 1 {
-		return "", d.Errf("%s takes one argument, %s; it has %d: %q", name, what, len(args), args)
+		return "", errorAt(d, "%s takes one argument, %s; it has %d: %q", name, what, len(args), args)
 	}
 	return args[0], noBlock(d, name)
 }
@@ -184,7 +198,7 @@ func oneArg(d *caddyfile.Dispenser, what string) (string, error) {
 // noArgs refuses arguments behind a word that takes only a block.
 func noArgs(d *caddyfile.Dispenser, name string) error {
 	if args := d.RemainingArgs(); len(args) > 0 {
-		return d.Errf("%s takes a block and no arguments; it has %q", name, args)
+		return errorAt(d, "%s takes a block and no arguments; it has %q", name, args)
 	}
 	return nil
 }
@@ -192,7 +206,7 @@ func noArgs(d *caddyfile.Dispenser, name string) error {
 // noBlock refuses a block behind a word that has none.
 func noBlock(d *caddyfile.Dispenser, name string) error {
 	for nesting := d.Nesting(); d.NextBlock(nesting); {
-		return d.Errf("%s takes no block; it has one with %q", name, d.Val())
+		return errorAt(d, "%s takes no block; it has one with %q", name, d.Val())
 	}
 	return nil
 }
@@ -218,7 +232,7 @@ func list[T any](what string, field func(*T) *[]string, check func([]string) err
 		name := d.Val()
 		values := d.RemainingArgs()
 		if len(values) == 0 {
-			return nil, d.Errf("%s lacks its arguments; it takes %s", name, what)
+			return nil, errorAt(d, "%s lacks its arguments; it takes %s", name, what)
 		}
 		return values, noBlock(d, name)
 	}, check)
@@ -229,7 +243,7 @@ func flag[T any](field func(*T) *bool) word[T] {
 	return setting(field, func(d *caddyfile.Dispenser) (bool, error) {
 		name := d.Val()
 		if args := d.RemainingArgs(); len(args) > 0 {
-			return false, d.Errf("%s takes no argument; it has %d: %q", name, len(args), args)
+			return false, errorAt(d, "%s takes no argument; it has %d: %q", name, len(args), args)
 		}
 		return true, noBlock(d, name)
 	}, anyValue[bool])
@@ -253,10 +267,10 @@ func period[T any](min time.Duration, field func(*T) *caddy.Duration) word[T] {
 func parseDuration(d *caddyfile.Dispenser, name, value string) (caddy.Duration, error) {
 	parsed, err := caddy.ParseDuration(value)
 	if err != nil && durations.MatchString(value) {
-		return 0, d.Errf("%s: %s is too long; use at most 36500d", name, value)
+		return 0, errorAt(d, "%s: %s is too long; use at most 36500d", name, value)
 	}
 	if err != nil {
-		return 0, d.Errf("%s: %q is not a duration; use one such as 500ms, 30s, 5m or 7d", name, value)
+		return 0, errorAt(d, "%s: %q is not a duration; use one such as 500ms, 30s, 5m or 7d", name, value)
 	}
 	return caddy.Duration(parsed), nil
 }
@@ -271,7 +285,7 @@ func size[T any](field func(*T) *int64) word[T] {
 		}
 		n, ok := parseSize(value)
 		if !ok {
-			return 0, d.Errf("%s: %q is not a size; use one above 0 such as 64KiB or 1.5MiB, and at most 1PiB", name, value)
+			return 0, errorAt(d, "%s: %q is not a size; use one above 0 such as 64KiB or 1.5MiB, and at most 1PiB", name, value)
 		}
 		return n, nil
 	}, checkSize)
@@ -304,7 +318,7 @@ func countArg(d *caddyfile.Dispenser, min int) (int, error) {
 	}
 	n, err := strconv.Atoi(value)
 	if err != nil || n < min || n > maxCount {
-		return 0, d.Errf("%s: %q is not a whole number from %d to %d", name, value, min, maxCount)
+		return 0, errorAt(d, "%s: %q is not a whole number from %d to %d", name, value, min, maxCount)
 	}
 	return n, nil
 }

@@ -36,7 +36,8 @@ var handlerBlock = block[Settings]{
 	"on_duplicate":      choice(accepted["on_duplicate"], func(s *Settings) *string { return &s.OnDuplicate }),
 	"on_store_error":    choice(accepted["on_store_error"], func(s *Settings) *string { return &s.OnStoreError }),
 	"methods":           list("methods such as POST PUT", func(s *Settings) *[]string { return &s.Methods }, checkMethods),
-	"scope":             list("texts with placeholders", func(s *Settings) *[]string { return &s.Scope }, checkScope),
+	"scope":             list("texts with placeholders, or shared and a name", func(s *Settings) *[]string { return &s.Scope }, checkScope),
+	"caller":            list("placeholders such as {http.request.cookie.session}", func(s *Settings) *[]string { return &s.Caller }, checkCaller),
 	"release_on":        list("off, or statuses, classes and exceptions such as 409 5xx !503", func(s *Settings) *[]string { return &s.ReleaseOn }, checkReleaseOn),
 	"release_if":        releaseIfWord,
 	"exclude":           list("JSON pointers such as /sent_at, and parameters of the query such as ?ts", func(s *Settings) *[]string { return &s.Exclude }, checkExclude),
@@ -75,14 +76,14 @@ func (s *Settings) read(d *caddyfile.Dispenser) (wordLines, error) {
 	s.Providers = d.RemainingArgs()
 	for _, name := range s.Providers {
 		if _, ok := handlerBlock[name]; ok {
-			return nil, d.Errf("%s is a word of the block: dedup { %s ... }, on a line of its own; behind dedup come a matcher and providers", name, name)
+			return nil, errorAt(d, "%s is a word of the block: dedup { %s ... }, on a line of its own; behind dedup come a matcher and providers", name, name)
 		}
 		if strings.HasPrefix(name, "/") || strings.HasPrefix(name, "@") || name == "*" {
-			return nil, d.Errf("the matcher %s comes before the providers, as in dedup %s github", name, name)
+			return nil, errorAt(d, "the matcher %s comes before the providers, as in dedup %s github", name, name)
 		}
 	}
 	if err := checkProviders(s.Providers); err != nil {
-		return nil, d.WrapErr(err)
+		return nil, errorAt(d, "%w", err)
 	}
 	return handlerBlock.parse(d, "dedup", s)
 }
@@ -95,7 +96,7 @@ func parseWait(d *caddyfile.Dispenser) (*caddy.Duration, error) {
 	}
 	wait, err := parseDuration(d, "wait", value)
 	if err != nil || wait == 0 {
-		return nil, d.Errf("wait: %q is not accepted; use a duration from 1ms to 36500d, such as 30s, or off", value)
+		return nil, errorAt(d, "wait: %q is not accepted; use a duration from 1ms to 36500d, such as 30s, or off", value)
 	}
 	return &wait, nil
 }
@@ -121,14 +122,14 @@ var keyWord = word[Settings]{
 func parseKey(d *caddyfile.Dispenser) (source KeySource, err error) {
 	args := d.RemainingArgs()
 	if len(args) == 0 {
-		return source, d.Errf("key lacks its source; use %s", keyForms)
+		return source, errorAt(d, "key lacks its source; use %s", keyForms)
 	}
 	if args[0] == delivery.KindParts {
 		return parseParts(d, args[1:])
 	}
 	source, err = parseSource(d, args, "key ", keyForms)
 	if err == nil && source.Prefix == optionalWord {
-		err = d.Errf("key %s: %s is a word of the lines in key parts, not a prefix; a source that is absent is skipped anyway", args[0], optionalWord)
+		err = errorAt(d, "key %s: %s is a word of the lines in key parts, not a prefix; a source that is absent is skipped anyway", args[0], optionalWord)
 	}
 	return source, err
 }
@@ -148,24 +149,24 @@ func parseSource(d *caddyfile.Dispenser, args []string, before, forms string) (K
 	var source KeySource
 	field, ok := keyKinds[kind]
 	if !ok {
-		return source, d.Errf("%s%q is not accepted; use %s", before, kind, forms)
+		return source, errorAt(d, "%s%q is not accepted; use %s", before, kind, forms)
 	}
 	takes := 1
 	if field == nil {
 		takes, source.Content = 0, true
 	}
 	if len(args) < takes || len(args) > takes+1 {
-		return source, d.Errf("%s%s has the wrong number of arguments, %q; use %s", before, kind, args, forms)
+		return source, errorAt(d, "%s%s has the wrong number of arguments, %q; use %s", before, kind, args, forms)
 	}
 	if takes == 1 {
 		if args[0] == "" {
-			return source, d.Errf("%s%s is empty; use %s", before, kind, forms)
+			return source, errorAt(d, "%s%s is empty; use %s", before, kind, forms)
 		}
 		*field(&source) = args[0]
 	}
 	if len(args) > takes {
 		if source.Prefix = args[takes]; source.Prefix == "" {
-			return source, d.Errf("%s%s: the prefix is empty; use %s", before, kind, forms)
+			return source, errorAt(d, "%s%s: the prefix is empty; use %s", before, kind, forms)
 		}
 	}
 	return source, noBlock(d, before+kind)
@@ -180,7 +181,7 @@ const optionalWord = "optional"
 // parseParts reads `key parts <prefix> { … }`.
 func parseParts(d *caddyfile.Dispenser, args []string) (KeySource, error) {
 	if len(args) != 1 {
-		return KeySource{}, d.Errf("key parts takes one argument, a prefix; it has %q", args)
+		return KeySource{}, errorAt(d, "key parts takes one argument, a prefix; it has %q", args)
 	}
 	source := KeySource{Prefix: args[0]}
 	for nesting := d.Nesting(); d.NextBlock(nesting); {
@@ -191,7 +192,7 @@ func parseParts(d *caddyfile.Dispenser, args []string) (KeySource, error) {
 		source.Parts = append(source.Parts, part)
 	}
 	if len(source.Parts) == 0 {
-		return KeySource{}, d.Errf("key parts lacks its block; use one with lines of %s", partForms)
+		return KeySource{}, errorAt(d, "key parts lacks its block; use one with lines of %s", partForms)
 	}
 	return source, nil
 }
@@ -209,10 +210,10 @@ func parsePart(d *caddyfile.Dispenser) (KeySource, error) {
 		return KeySource{}, err
 	}
 	if part.Prefix != "" {
-		return KeySource{}, d.Errf("key parts: %s has %q behind it; a part has no prefix, and only the word %s may follow", line[0], part.Prefix, optionalWord)
+		return KeySource{}, errorAt(d, "key parts: %s has %q behind it; a part has no prefix, and only the word %s may follow", line[0], part.Prefix, optionalWord)
 	}
 	if err := part.checkAsPart(); err != nil {
-		return KeySource{}, d.Errf("key parts: %w", err)
+		return KeySource{}, errorAt(d, "key parts: %w", err)
 	}
 	part.Optional = optional
 	return part, nil

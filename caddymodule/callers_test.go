@@ -11,13 +11,13 @@ import (
 	"github.com/caddy-dedup/caddy-dedup/internal/exchange"
 )
 
-// A caller that nothing in the key tells apart is warned of once, with the scope to write.
-func TestCallersThatNothingTellsApart(t *testing.T) {
+// A caller that nothing in the key tells apart is warned of once, with the line to write.
+func TestScopeAnonymousCallers(t *testing.T) {
 	address, _ := upstream(t, answers(201, "done"))
 	for name, c := range map[string]struct {
 		line   string
 		header []string
-		warned string // the last part of the scope to write
+		warned string // the caller to write
 	}{
 		"a cookie":                {"", []string{"Cookie", "session=a"}, "{http.request.cookie.<name>}"},
 		"a cookie and no user":    {"", []string{"Cookie", "session=a", "Authorization", ""}, "{http.request.cookie.<name>}"},
@@ -28,6 +28,8 @@ func TestCallersThatNothingTellsApart(t *testing.T) {
 		"a cookie and an API key": {"", []string{"Cookie", "session=a", "Api-Key", "a"}, ""},
 		"a user of a proxy":       {"", []string{"X-Forwarded-User", "a"}, ""},
 		"a scope of its own":      {"scope {http.request.cookie.session}", []string{"Cookie", "session=a"}, ""},
+		"a caller of its own":     {"caller {http.request.cookie.session}", []string{"Cookie", "session=a"}, ""},
+		"an absent own caller":    {"caller {http.request.cookie.other}", []string{"Cookie", "session=a"}, "{http.request.cookie.<name>}"},
 		"a webhook":               {"mode webhook", []string{"Cookie", "session=a"}, ""},
 	} {
 		s := serve(t, "dedup {", c.line, "}", "reverse_proxy "+address)
@@ -42,9 +44,9 @@ func TestCallersThatNothingTellsApart(t *testing.T) {
 			t.Errorf("%s: the warnings are %v, want %q once", name, lines, c.warned)
 		}
 		for _, line := range lines {
-			scope := fmt.Sprint(line.ContextMap()["scope"])
-			if !strings.HasSuffix(scope, " "+c.warned) || handlerOf(strings.NewReplacer("<name>", "session", "<field>", "X-My-Token").Replace(scope)) != nil {
-				t.Errorf("%s: the scope to write is %q", name, scope)
+			caller := fmt.Sprint(line.ContextMap()["caller"])
+			if caller != "caller "+c.warned || handlerOf(strings.NewReplacer("<name>", "session", "<field>", "X-My-Token").Replace(caller)) != nil {
+				t.Errorf("%s: the line to write is %q", name, caller)
 			}
 		}
 		s.stop()

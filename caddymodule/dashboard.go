@@ -95,15 +95,15 @@ func (d *Dashboard) UnmarshalCaddyfile(of *caddyfile.Dispenser) error {
 	for of.NextArg() {
 		switch word := of.Val(); {
 		case word == "bodies" && d.Bodies, word == "title" && d.Title != "":
-			return of.Errf("dedup_dashboard: %s is repeated", word)
+			return errorAt(of, "dedup_dashboard: %s is repeated", word)
 		case word == "bodies":
 			d.Bodies = true
 		case word == "title" && (!of.NextArg() || of.Val() == ""):
-			return of.Err("dedup_dashboard: title takes a text, such as title production")
+			return errorAt(of, "dedup_dashboard: title takes a text, such as title production")
 		case word == "title":
 			d.Title = of.Val()
 		default:
-			return of.Errf("dedup_dashboard: unknown word %q; it takes bodies and title <text>, or nothing", word)
+			return errorAt(of, "dedup_dashboard: unknown word %q; it takes bodies and title <text>, or nothing", word)
 		}
 	}
 	return noBlock(of, "dedup_dashboard")

@@ -81,10 +81,10 @@ func TestErrorRoutesExecuteNothing(t *testing.T) {
 		"the store failed":           {[]string{"dedup {\nstore redis redis://" + nothing + "\n}", proxy}, "k", 503},
 		"unprotected":                {[]string{"dedup {\nstore redis redis://" + nothing + "\non_store_error pass\n}", proxy}, "k", 502},
 		"in a subroute with its own": {[]string{"rescued {", "dedup", proxy, "}"}, "k", 502},
-		"in a run":                   {[]string{"dedup", "dedup {\nscope inner\n}", proxy}, "k", 502},
+		"in a run":                   {[]string{"dedup", "dedup {\nscope shared inner\n}", proxy}, "k", 502},
 		"no key, in a run":           {[]string{"dedup", "dedup {\nkey json /other\n}", proxy}, "k", 502},
-		"in a run, and a subroute":   {[]string{"dedup", "rescued {", "dedup {\nscope inner\n}", proxy, "}"}, "k", 502},
-		"refused in a run":           {[]string{"dedup", "rescued {", "dedup {\nscope inner\nkey header X-Other\non_missing reject\n}", proxy, "}"}, "k", 400},
+		"in a run, and a subroute":   {[]string{"dedup", "rescued {", "dedup {\nscope shared inner\n}", proxy, "}"}, "k", 502},
+		"refused in a run":           {[]string{"dedup", "rescued {", "dedup {\nscope shared inner\nkey header X-Other\non_missing reject\n}", proxy, "}"}, "k", 400},
 	} {
 		for _, body := range []string{`{"id":"7"}`, ""} {
 			if body == "" && c.key == "" {
@@ -171,7 +171,7 @@ func TestNoErrorRouteAnswers(t *testing.T) {
 // What an error page asks an upstream for is not part of the run of a dedup in front.
 func TestErrorPageInARunIsNotSent(t *testing.T) {
 	address, _ := standIn(t)
-	s := serve(t, "route {", "dedup {", "on_unknown hold", "}", "dedup {", "on_unknown hold", "scope inner", "}", "reverse_proxy "+nothing, "}",
+	s := serve(t, "route {", "dedup {", "on_unknown hold", "}", "dedup {", "on_unknown hold", "scope shared inner", "}", "reverse_proxy "+nothing, "}",
 		"handle_errors {", "reverse_proxy "+address, "}")
 	if got := s.mustPost("k", "body"); got.status != 502 {
 		t.Errorf("the client got %d", got.status)

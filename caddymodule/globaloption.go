@@ -52,7 +52,7 @@ func (a *App) read(d *caddyfile.Dispenser, again bool) error {
 	const name = "the global option dedup"
 	d.Next() // the option's name
 	if again {
-		return d.Errf("%s is repeated; write all of it in one block", name)
+		return errorAt(d, "%s is repeated; write all of it in one block", name)
 	}
 	if err := noArgs(d, name); err != nil {
 		return err
@@ -76,7 +76,7 @@ func parseLocalCopies(d *caddyfile.Dispenser) (*int64, error) {
 	}
 	n, ok := parseSize(value)
 	if !ok {
-		return nil, d.Errf("local_copies: %q is neither a size nor off; use one above 0 such as 16MiB, and at most 1PiB, or off", value)
+		return nil, errorAt(d, "local_copies: %q is neither a size nor off; use one above 0 such as 16MiB, and at most 1PiB, or off", value)
 	}
 	return &n, nil
 }
@@ -104,19 +104,19 @@ var storeKinds = map[string]func(d *caddyfile.Dispenser, args []string) (any, er
 	"file": func(d *caddyfile.Dispenser, args []string) (any, error) {
 		switch {
 		case len(args) > 1:
-			return nil, d.Errf("store file takes one path at most; it has %q", args)
+			return nil, errorAt(d, "store file takes one path at most; it has %q", args)
 		case len(args) == 1 && args[0] == "":
-			return nil, d.Errf("store file: the path is empty; leave it out for the directory %s", defaultDirectory)
+			return nil, errorAt(d, "store file: the path is empty; leave it out for the directory %s", defaultDirectory)
 		}
 		path := strings.Join(args, "")
 		if err := checkBraces(path); err != nil {
-			return nil, d.Errf("store file: %w", err)
+			return nil, errorAt(d, "store file: %w", err)
 		}
 		return &FileStore{Path: path}, noBlock(d, "store file")
 	},
 	"memory": func(d *caddyfile.Dispenser, args []string) (any, error) {
 		if len(args) > 0 {
-			return nil, d.Errf("store memory takes no arguments; it has %q", args)
+			return nil, errorAt(d, "store memory takes no arguments; it has %q", args)
 		}
 		return new(MemoryStore), noBlock(d, "store memory")
 	},
@@ -128,16 +128,16 @@ func parseStore(d *caddyfile.Dispenser) (json.RawMessage, error) {
 	args := d.RemainingArgs()
 	kinds := delivery.Alternatives(slices.Sorted(maps.Keys(storeKinds)))
 	if len(args) == 0 {
-		return nil, d.Errf("store takes %s", kinds)
+		return nil, errorAt(d, "store takes %s", kinds)
 	}
 	parse, ok := storeKinds[args[0]]
 	switch {
 	case !ok && mayHoldPassword(args[0]):
-		return nil, d.Errf("store: a URL is not accepted here, and is not shown; did you mean store redis <url>? use %s", kinds)
+		return nil, errorAt(d, "store: a URL is not accepted here, and is not shown; did you mean store redis <url>? use %s", kinds)
 	case !ok && strings.Contains(args[0], ":"):
-		return nil, d.Errf("store: %q is not accepted; did you mean store redis redis://%s? use %s", args[0], args[0], kinds)
+		return nil, errorAt(d, "store: %q is not accepted; did you mean store redis redis://%s? use %s", args[0], args[0], kinds)
 	case !ok:
-		return nil, d.Errf("store: %q is not accepted; use %s", args[0], kinds)
+		return nil, errorAt(d, "store: %q is not accepted; use %s", args[0], kinds)
 	}
 	store, err := parse(d, args[1:])
 	if err != nil {

@@ -79,6 +79,7 @@ func (h *Handler) Provision(ctx caddy.Context) error {
 	config.Budget, config.Observer, config.Logger = buffered, processMetrics, ctx.Logger()
 	processMetrics.addHandler(config)
 	h.exchange = exchange.New(config)
+	h.warnOfPointers(config.Logger)
 	if config.Observe {
 		config.Logger.Warn("observe: requests are only counted and logged; duplicates run")
 		if config.Verify != nil {
@@ -110,6 +111,7 @@ func (s *Settings) config() exchange.Config {
 		Exclude:         s.Exclude,
 		MaxKeyLength:    s.MaxKeyLength,
 		Scope:           s.Scope,
+		Caller:          s.Caller,
 		Fingerprint:     idempotency.FingerprintKind(s.Fingerprint),
 		Force:           s.Force,
 		Timeout:         duration(s.Timeout),

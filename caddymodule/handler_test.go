@@ -19,8 +19,8 @@ func TestReleasingStatusesRunAgain(t *testing.T) {
 		w.WriteHeader(status)
 	})
 	for line, c := range map[string]struct{ released, kept []int }{
-		"":                              {[]int{307, 308, 500, 599, 401, 409, 411, 415, 417, 421, 426, 428, 431, 451}, []int{200, 204, 301, 302, 303, 400, 402, 404, 410, 422}},
-		"release_on !409":               {[]int{500, 408}, []int{409, 404, 200}},
+		"":                              {[]int{307, 308, 500, 599, 400, 401, 404, 409, 410, 411, 415, 417, 421, 426, 428, 431, 451}, []int{200, 204, 301, 302, 303, 402, 422}},
+		"release_on !409":               {[]int{500, 408, 404}, []int{409, 422, 200}},
 		"release_on 404 2xx":            {[]int{404, 200, 204}, []int{500, 401}},
 		"release_on !503 5xx 503":       {[]int{500, 504}, []int{503, 409}},
 		"release_on off":                {nil, []int{200, 401, 500}},
@@ -176,7 +176,7 @@ func TestHandlerGivesItsBudgetBack(t *testing.T) {
 // What the inner one of two dedups has read of a body, the outer one holds no more.
 func TestBodyIsHeldOnceByTwoDedups(t *testing.T) {
 	address, _ := upstream(t, answers(201, ""))
-	s := serveWith(t, "limits {\nbuffered 1MiB\n}", "route {", "dedup", "dedup {\nscope another\n}", "reverse_proxy "+address, "}")
+	s := serveWith(t, "limits {\nbuffered 1MiB\n}", "route {", "dedup", "dedup {\nscope shared another\n}", "reverse_proxy "+address, "}")
 	if got := s.mustPost("k", strings.Repeat("x", 600<<10)); got.status != 201 {
 		t.Errorf("the only request got %+v", got)
 	}

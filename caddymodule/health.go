@@ -96,11 +96,11 @@ func (h *Health) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
 	case 0:
 	case 1:
 		if err := checkProbe(args[0]); err != nil {
-			return d.WrapErr(err)
+			return errorAt(d, "%w", err)
 		}
 		h.Probe = args[0]
 	default:
-		return d.Errf("dedup_health takes one argument, ready or live; it has %d: %q", len(args), args)
+		return errorAt(d, "dedup_health takes one argument, ready or live; it has %d: %q", len(args), args)
 	}
 	return noBlock(d, "dedup_health")
 }

@@ -43,7 +43,7 @@ func TestMistakesInJSON(t *testing.T) {
 		`"providers": ["github"], "keys": [{"header": "X-Id"}, {"json": "id"}]`:               "keys[1]: JSON pointer",
 		`"keys": [{"value": "order"}]`:                                                        "keys[0]: value: \"order\" has no placeholder",
 		`"release_on": ["5xx", "5xx"]`:                                                        "release_on: 5xx is named twice",
-		`"scope": ["a", "a"]`:                                                                 "scope: a is named twice",
+		`"scope": ["{a}", "{a}"]`:                                                             "scope: {a} is named twice",
 		`"max_attempts": "five"`:                                                              "max_attempts",
 	} {
 		s := new(Settings)

@@ -40,9 +40,20 @@ func TestCallerAndRouteArePartOfTheKey(t *testing.T) {
 		"a scope of its own": {site: "scope tenant {http.request.header.X-Tenant}", groups: [][]request{
 			{k("X-Tenant: 1"), k("X-Tenant: 1", "Authorization: rotated")}, {k("X-Tenant: 2")}, {k()},
 		}},
-		"one scope": {site: "scope everything\nfingerprint none", groups: [][]request{
+		"one scope": {site: "scope shared everything\nfingerprint none", groups: [][]request{
 			{k("/a"), k("/b", "Authorization: Bearer a", "Host: b.test", "PATCH")},
 		}},
+		"a caller of its own": {site: "caller {http.request.cookie.session} {http.dedup.json./user}\nfingerprint none", groups: [][]request{
+			{k("Cookie: session=1"), k("Cookie: session=1; theme=dark")}, {k("Cookie: session=2")}, {k()},
+			{k("Cookie: session=1", "Authorization: Bearer a")}, {k("Cookie: session=1", "/a")},
+			{with(`{"user":"u"}`, "Cookie: session=1", "Idempotency-Key: k"), with(`{"user":"u","n":1}`, "Cookie: session=1", "Idempotency-Key: k")},
+			{with(`{"user":"v"}`, "Cookie: session=1", "Idempotency-Key: k")},
+		}},
+		"shared keys": {
+			site: "route /a {\ndedup {\nscope shared runs\nfingerprint none\n}\nreverse_proxy {up}\n}\nroute /b {\ndedup {\nscope shared runs\nfingerprint none\n}\nreverse_proxy {up}\n}\n" +
+				"route /c {\ndedup {\nscope shared\nfingerprint none\n}\nreverse_proxy {up}\n}",
+			groups: [][]request{{k("/a"), k("/b", "Authorization: Bearer a", "Host: b.test")}, {k("/c")}},
+		},
 		"rewrites in front": {
 			site: "handle_path /api/* {\ndedup\nreverse_proxy {up}\n}\nhandle_path /v2/* {\ndedup\nreverse_proxy {up}\n}\n" +
 				"route /strip/* {\nuri strip_prefix /strip\ndedup\nreverse_proxy {up}\n}",
@@ -382,8 +393,8 @@ func TestKeysHaveTheirNames(t *testing.T) {
 		"an API":          {"dedup", with("{}", "/pay?a=1", "Host: a.test", "Authorization: Bearer a", "X-Tenant-Id: t", "Idempotency-Key: k"), "75c7f72497b46d32d1c5f619243efdb4fe40c53b8bff106f368def7ebcd1d5b6"},
 		"webhooks":        {"dedup github", with("{}", "/hook", "Host: a.test", "X-GitHub-Delivery: d", "X-GitHub-Hook-ID: 7"), "741b0cb7a8b8ab2cf4611756d09885dacea906cfe737c1d45f6de099c48bccd8"},
 		"a scope":         {"dedup {\nmode webhook\nkey header X-Event-Id\nscope triggers {http.request.orig_uri}\n}", with("{}", "/triggers/a", "Host: a.test", "X-Event-Id: e"), "47562b82e9f2a9cc8e9f412cb4716224153b90dbe4b2239fc92c115a776ced28"},
-		"content":         {"dedup {\nkey content runs\nexclude /at\nscope runs\n}", with(`{"b":1,"at":2,"a":[1.0]}`, "Host: a.test"), "4ccefa993acd1d7b5a2626a12f112647c6c59def54d4f20020fc1cea17b1222a"},
-		"parts":           {"dedup {\nkey parts n {\njson /uid\nheader X-Channel optional\ncontent\n}\nscope n\n}", with(`{"uid":"u"}`, "Host: a.test"), "e7386dc20417b7119cc8ab76b53456136e5d19ecc510c18d6b575c97e4ea7b37"},
+		"content":         {"dedup {\nkey content runs\nexclude /at\nscope shared runs\n}", with(`{"b":1,"at":2,"a":[1.0]}`, "Host: a.test"), "4ccefa993acd1d7bd104c75c320383f7b9049bea4907e6f6908e76b613539315"},
+		"parts":           {"dedup {\nkey parts n {\njson /uid\nheader X-Channel optional\ncontent\n}\nscope shared n\n}", with(`{"uid":"u"}`, "Host: a.test"), "e7386dc20417b711a051ff5563d49a5da268dc2b59dbbfae8a0c2f83e8afd134"},
 		"a member, value": {"dedup {\nkey value {http.dedup.json./id}\n}", with(`{"id":"u"}`, "Host: a.test"), "e7386dc20417b71185c3e744e4f7d97d22c7a78f9718d98278a1e543057d9aba"},
 	} {
 		address, _ := echo(t)

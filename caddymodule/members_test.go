@@ -23,8 +23,8 @@ func TestMembersForHandlersBehind(t *testing.T) {
 	const fields = `{http.dedup.json./a}|{http.dedup.json./b~1c/\}/0}|{http.dedup.json./}|{http.dedup.json.}|{http.dedup.json.a}|{http.dedup.jsons}`
 	for name, line := range map[string]string{
 		"named by no line":   "key header Idempotency-Key",
-		"named by a key":     `key value "{http.dedup.json./a}{http.dedup.json./b~1c/\}/0}{http.dedup.json./}"`,
-		"named by the scope": `scope {http.dedup.json./b~1c/\}/0} {http.dedup.json./}`,
+		"named by a key":     `key value "{http.dedup.json./a}{http.dedup.json./b~1c/\}/0}"`,
+		"named by the scope": `scope {http.dedup.json./b~1c/\}/0}`,
 		"without a key":      "key json /none",
 	} {
 		s := serve(t, "dedup {", line, "}", "reverse_proxy "+members(t)+" {", "header_up X-Members `"+fields+"`", "}")

@@ -8,42 +8,8 @@ import (
 
 	"github.com/caddyserver/caddy/v2"
 
-	"github.com/caddy-dedup/caddy-dedup/internal/delivery"
 	"github.com/caddy-dedup/caddy-dedup/internal/exchange"
 )
-
-// checkPrefix refuses a prefix with a placeholder. It would not be replaced: the prefix would be
-// the same for all requests, although its author expects one per tenant.
-func checkPrefix(prefix string) error {
-	names, _ := exchange.PlaceholdersIn(prefix)
-	if len(names) == 0 {
-		return nil
-	}
-	return fmt.Errorf("prefix: %q has the placeholder {%s}, and none is replaced there; use a word such as orders, and key parts or scope for values that differ between requests", prefix, names[0])
-}
-
-// placeholderPrefixes are the prefixes of common placeholders.
-var placeholderPrefixes = []string{"env.", "file.", "http.", "system.", "time."}
-
-// checkPointerText refuses a JSON pointer with a common placeholder of Caddy. Other braces may be
-// part of a member's name.
-func checkPointerText(pointer string) error {
-	names, _ := exchange.PlaceholdersIn(pointer)
-	for _, name := range names {
-		if slices.ContainsFunc(placeholderPrefixes, func(start string) bool { return strings.HasPrefix(name, start) }) {
-			return fmt.Errorf("JSON pointer %q has the placeholder {%s}, and none is replaced there; write the names of the members, such as /data/id", pointer, name)
-		}
-	}
-	return nil
-}
-
-// checkMember checks the JSON pointer in a placeholder.
-func checkMember(pointer string) error {
-	if err := delivery.CheckMember(pointer); err != nil {
-		return err
-	}
-	return checkPointerText(pointer + "}") // the brace that ended the outer placeholder
-}
 
 // checkKeyText refuses the text of a key that is the same for all requests.
 func checkKeyText(text string) error {

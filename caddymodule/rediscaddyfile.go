@@ -17,7 +17,7 @@ func parseRedis(d *caddyfile.Dispenser, urls []string) (any, error) {
 	at, store := *d, new(RedisStore)
 	switch {
 	case slices.Contains(urls, ""):
-		return nil, d.Err("store redis: a redis URL is empty; write one such as redis://localhost:6379, or leave it out and write address")
+		return nil, errorAt(d, "store redis: a redis URL is empty; write one such as redis://localhost:6379, or leave it out and write address")
 	case len(urls) == 1:
 		store.URL = urls[0]
 	default:
@@ -71,7 +71,7 @@ var redisBlock = block[RedisStore]{
 
 func parseCluster(d *caddyfile.Dispenser) (bool, error) {
 	if args := d.RemainingArgs(); len(args) > 0 {
-		return false, d.Errf("cluster takes no arguments; write the addresses behind address; it has %q", args)
+		return false, errorAt(d, "cluster takes no arguments; write the addresses behind address; it has %q", args)
 	}
 	return true, noBlock(d, "cluster")
 }
@@ -116,9 +116,9 @@ func secret(what string, field func(*RedisStore) *string) word[RedisStore] {
 		args := d.RemainingArgs()
 		switch {
 		case len(args) != 1:
-			return "", d.Errf("%s takes one argument, %s; it has %d", name, what, len(args))
+			return "", errorAt(d, "%s takes one argument, %s; it has %d", name, what, len(args))
 		case args[0] == "":
-			return "", d.Errf("%s is empty; it takes one argument, %s, or leave the line out", name, what)
+			return "", errorAt(d, "%s is empty; it takes one argument, %s, or leave the line out", name, what)
 		}
 		return args[0], noBlock(d, name)
 	}, anyValue)

@@ -4,7 +4,9 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"regexp"
 	"slices"
+	"strings"
 
 	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
 
@@ -27,7 +29,7 @@ var releaseIfWord = word[Settings]{
 	parse: func(s *Settings, d *caddyfile.Dispenser) error {
 		args := d.RemainingArgs()
 		if len(args) == 0 {
-			return d.Err("release_if lacks its arguments; it takes a JSON pointer such as /errors, and values behind it if only they say that the request failed, as in release_if /status RETRY")
+			return errorAt(d, "release_if lacks its arguments; it takes a JSON pointer such as /errors, and values behind it if only they say that the request failed, as in release_if /status RETRY")
 		}
 		condition := ReleaseIf{JSON: args[0]}
 		if len(args) > 1 { // else nil, as in JSON
@@ -50,9 +52,6 @@ func (s *Settings) checkReleaseIf() error {
 			return errors.New("the JSON pointer is empty; it must name a member, such as /errors")
 		case slices.Contains(condition.Values, ""):
 			return errors.New("a value is empty; write one such as RETRY, or none for any but null, false, 0, \"\", [] and {}")
-		case slices.ContainsFunc(condition.Values, isNoValue):
-			value := condition.Values[slices.IndexFunc(condition.Values, isNoValue)]
-			return fmt.Errorf("%q is no value; %s", value, noValues[value[0]])
 		case slices.ContainsFunc(s.ReleaseIf[:i], same):
 			return fmt.Errorf("%s is named twice; write all its values on one line", condition.JSON)
 		}
@@ -60,16 +59,37 @@ func (s *Settings) checkReleaseIf() error {
 		if err != nil {
 			return err
 		}
+		for _, value := range condition.Values {
+			if err := checkValue(value); err != nil {
+				return err
+			}
+		}
 	}
 	return nil
 }
 
-// noValues says what is wrong with a value by its first byte. Compared as it is written, it would match
-// no response, and each failure would be kept.
-var noValues = map[byte]string{
-	'/': "each JSON pointer has a line of its own",
-	'!': "name the values after which a retry runs",
-	'{': "no placeholder is replaced there",
-}
+var (
+	listOfValues  = regexp.MustCompile(`^[^\s,]+(,[^\s,]+)+$`)
+	statusOfClass = regexp.MustCompile(`^[1-5][xX][xX]$`)
+)
 
-func isNoValue(value string) bool { return noValues[value[0]] != "" }
+// checkValue refuses a value that is meant as something else. Compared as it is written, it would match
+// no response, and each failure would be kept.
+func checkValue(value string) error {
+	meant := ""
+	switch {
+	case value[0] == '/':
+		meant = "each JSON pointer has a line of its own"
+	case value[0] == '!':
+		meant = "name the values after which a retry runs"
+	case value[0] == '{':
+		meant = "no placeholder is replaced there"
+	case listOfValues.MatchString(value):
+		meant = "write the values apart, as in " + strings.ReplaceAll(value, ",", " ")
+	case statusOfClass.MatchString(value):
+		meant = "a class of statuses is a word of release_on; a member's value is compared as it is written, such as 503"
+	default:
+		return nil
+	}
+	return fmt.Errorf("%q is no value; %s", value, meant)
+}

@@ -150,7 +150,7 @@ func TestEndsOfARealChain(t *testing.T) {
 
 // What has reached an upstream stays unknown even if a dedup behind it sends nothing.
 func TestDedupBehindTakesNoEvidenceBack(t *testing.T) {
-	for name, inner := range map[string]string{"that runs": "scope inner", "that does not claim": "key header X-Absent"} {
+	for name, inner := range map[string]string{"that runs": "scope shared inner", "that does not claim": "key header X-Absent"} {
 		t.Run(name, func(t *testing.T) {
 			address, runs := rawUpstream(t, fastCGI("Status: 200 OK\r\nX-Accel-Redirect: /next\r\n\r\n", 0, true))
 			s := serve(t, "route {", "dedup {", "on_unknown hold", "}", "reverse_proxy "+address+" {", "transport fastcgi {", "root /", "}",

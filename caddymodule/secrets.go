@@ -3,6 +3,7 @@ package caddymodule
 import (
 	"cmp"
 	"errors"
+	"fmt"
 	"slices"
 	"strconv"
 	"strings"
@@ -45,12 +46,42 @@ func hidePasswords(d caddyfile.Dispenser, err error) error {
 	}
 	// Longest first: one may be a part of another.
 	slices.SortFunc(hidden, func(a, b string) int { return cmp.Compare(len(b), len(a)) })
-	shown := err.Error()
-	for _, word := range hidden {
-		shown = strings.ReplaceAll(shown, word, notShown)
+	return rewritten(err, func(text string) string {
+		for _, word := range hidden {
+			text = strings.ReplaceAll(text, word, notShown)
+		}
+		return text
+	})
+}
+
+// hideArguments replaces the arguments of the current word and of its block that an error quotes by
+// their positions.
+func hideArguments(d caddyfile.Dispenser, err error) error {
+	if err == nil {
+		return nil
 	}
-	if shown == err.Error() {
-		return err
+	var positions []string
+	for line, argument := d.Line(), 0; d.Next(); {
+		if argument++; d.Line() != line {
+			line, argument = d.Line(), 0
+			continue
+		}
+		positions = append(positions, strconv.Quote(d.Val()), fmt.Sprintf("argument %d", argument))
 	}
-	return errors.New(shown)
+	return rewritten(err, strings.NewReplacer(positions...).Replace)
+}
+
+// rewritten returns an error with another text, if that differs, behind the same place.
+func rewritten(err error, rewrite func(string) string) error {
+	place, isPlaced := err.(placed) //nolint:errorlint // the outermost one
+	if isPlaced {
+		err = place.error
+	}
+	if shown := rewrite(err.Error()); shown != err.Error() {
+		err = errors.New(shown)
+	}
+	if isPlaced {
+		return placed{place.place, err}
+	}
+	return err
 }

@@ -54,7 +54,7 @@ func TestMistakesThatShowNoPassword(t *testing.T) {
 		"release_on off " + url:                            "off stands alone",
 		"release_on " + url + " " + url:                    "is named twice",
 		"release_if " + url:                                "must start with a slash",
-		"scope " + url + " " + url:                         "is named twice",
+		"scope " + url + " " + url:                         "no word of it has a placeholder",
 		"wait off " + url:                                  "takes one argument",
 		"retention_from " + url:                            "is not accepted",
 		"retention_from json " + url:                       "must start with a slash",

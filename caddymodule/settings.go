@@ -58,12 +58,18 @@ type Settings struct {
 	MaxKeyLength int `json:"max_key_length,omitempty"`
 
 	// Texts with placeholders that separate equal keys of different routes and callers. They
-	// replace the default scope. The default for an API is method, host, path and caller (the authenticated user's ID, the client certificate's
-	// fingerprint, `Authorization`, and other header fields that commonly identify callers);
-	// for webhooks it is host, path and the fields that the provider needs. If the tokens of
-	// your clients rotate, set a scope: a client with a new token is a new caller. Replays
-	// are not authenticated by the upstream.
+	// replace the default scope. At least one needs a placeholder. Of the first text `shared`,
+	// with a name behind it or none, all requests share their keys, with other handlers of the
+	// store that have the same. The default for an API is method, host, path and caller: the
+	// authenticated user's ID, the client certificate's fingerprint, `Authorization`, and other
+	// header fields that commonly identify callers. For webhooks it is host, path and the fields
+	// that the provider needs. If the tokens of your clients rotate, set a scope: a client with
+	// a new token is a new caller. Replays are not authenticated by the upstream.
 	Scope []string `json:"scope,omitempty"`
+
+	// Placeholders that are added to what tells callers apart by default, such as
+	// `{http.request.cookie.session}`. Not for webhooks, and not beside `scope`. Default: none.
+	Caller []string `json:"caller,omitempty"`
 
 	// What two requests with the same key must have in common: path, query and the bytes of
 	// the `body`; path, query and the canonical form of the `json` body; or `none`. With
@@ -98,8 +104,8 @@ type Settings struct {
 	// The responses that release the key, so that a retry runs: statuses (`409`) and
 	// classes (`5xx`), or only `off`. `!409` excludes one status, at any position; a list of
 	// only exclusions adds them to the default. Both the status of the upstream and the one
-	// set by a response handler are matched. Default for an API: 5xx 4xx 307 308 !400 !402
-	// !404 !410 !422; for webhooks: 3xx 4xx 5xx.
+	// set by a response handler are matched. Default for an API: 5xx 4xx 307 308 !402 !422;
+	// for webhooks: 3xx 4xx 5xx.
 	ReleaseOn []string `json:"release_on,omitempty"`
 
 	// The members of JSON by which a response whose status is kept says that the request
@@ -203,12 +209,13 @@ const (
 	offWord = "off"
 )
 
-// The default of release_on, by mode. An API keeps responses about the content of a request. It
-// releases those about its envelope, such as 415, which a client corrects under the same key, and
-// those of a server that did not execute it (307 and 308: a follower that names the leader). For
-// webhooks, every response that senders treat as a failure releases.
+// The default of release_on, by mode. An API keeps what judges the content of a request (402 and
+// 422). It releases what a client corrects under the same key, such as 415, what a bad deployment or
+// a TLS port answers, such as 404 and 400, and what a server answers that did not execute it (307
+// and 308: a follower that names the leader). For webhooks, every response that senders treat as a
+// failure releases.
 var (
-	apiReleases     = []string{"5xx", "4xx", "307", "308", "!400", "!402", "!404", "!410", "!422"}
+	apiReleases     = []string{"5xx", "4xx", "307", "308", "!402", "!422"}
 	webhookReleases = []string{"3xx", "4xx", "5xx"}
 )
 

@@ -225,13 +225,13 @@ func parseRetentionFrom(d *caddyfile.Dispenser) (*RetentionSource, error) {
 	args := d.RemainingArgs()
 	switch {
 	case len(args) == 0:
-		return nil, d.Errf("%s lacks its source; use %s", name, retentionForms)
+		return nil, errorAt(d, "%s lacks its source; use %s", name, retentionForms)
 	case args[0] != delivery.KindHeader && args[0] != delivery.KindJSON:
-		return nil, d.Errf("%s: %q is not accepted; use %s", name, args[0], retentionForms)
+		return nil, errorAt(d, "%s: %q is not accepted; use %s", name, args[0], retentionForms)
 	case len(args) < 2 || len(args) > 3:
-		return nil, d.Errf("%s %s has the wrong number of arguments, %q; use %s", name, args[0], args[1:], retentionForms)
+		return nil, errorAt(d, "%s %s has the wrong number of arguments, %q; use %s", name, args[0], args[1:], retentionForms)
 	case args[1] == "":
-		return nil, d.Errf("%s %s is empty; use %s", name, args[0], retentionForms)
+		return nil, errorAt(d, "%s %s is empty; use %s", name, args[0], retentionForms)
 	}
 	from := &RetentionSource{Header: args[1]}
 	if args[0] == delivery.KindJSON {
@@ -243,7 +243,7 @@ func parseRetentionFrom(d *caddyfile.Dispenser) (*RetentionSource, error) {
 			return nil, err
 		}
 		if from.Max == 0 { // it would be the default
-			return nil, d.Errf("%s: %w", name, from.checkMax())
+			return nil, errorAt(d, "%s: %w", name, from.checkMax())
 		}
 	}
 	return from, noBlock(d, name)

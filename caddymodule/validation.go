@@ -52,6 +52,9 @@ func (s *Settings) checkConflicts() error {
 	if s.mode() == "" { // only the user can decide what to leave out of the key
 		return conflictf("key", "mode: providers beside keys need it written; webhook leaves the caller and the fingerprint out of a key, so that clients that send equal keys get each other's responses; api leaves nothing out, so that a delivery whose body or credential changes with a retry is refused or runs again")
 	}
+	if err := s.checkCallerConflicts(); err != nil {
+		return err
+	}
 	if s.mode() == delivery.ModeMCP {
 		return s.checkMCP()
 	}
@@ -75,7 +78,8 @@ func (s *Settings) checkConflicts() error {
 	if s.Force != "" && s.RetentionFrom != nil && reads(s.RetentionFrom.source(), s.Force) {
 		return conflictf("force", "force: %s is where the retention comes from; use another field", s.Force)
 	}
-	if s.Force != "" && slices.ContainsFunc(s.Scope, func(text string) bool { return reads(delivery.Source{Text: text}, s.Force) }) {
+	readsForce := func(text string) bool { return reads(delivery.Source{Text: text}, s.Force) }
+	if s.Force != "" && slices.ContainsFunc(slices.Concat(s.Scope, s.Caller), readsForce) {
 		return conflictf("force", "force: %s is a part of the scope, and the field is removed from requests; use another field", s.Force)
 	}
 	taken := s.Fingerprint != "" && fingerprint != idempotency.FingerprintNone
@@ -150,7 +154,7 @@ func reads(source delivery.Source, field string) bool {
 
 func checkExclude(pointers []string) error {
 	for _, pointer := range pointers {
-		if err := cmp.Or(delivery.CheckExclude(pointer), checkPointerText(pointer)); err != nil {
+		if err := cmp.Or(checkPointerText(pointer), delivery.CheckExclude(pointer)); err != nil {
 			return err
 		}
 	}
@@ -159,7 +163,7 @@ func checkExclude(pointers []string) error {
 
 // reservedFields cannot be force, which removes its field: they have a meaning of their own, and
 // without those that identify the caller, all callers would share their keys.
-var reservedFields = slices.Concat(credentialFields, exchange.UserFields, exchange.AccountFields, []string{"Host", "Expect"})
+var reservedFields = slices.Concat(credentialFields, callerFields, []string{"Host", "Expect"})
 
 func checkForce(name string) error {
 	canonical := http.CanonicalHeaderKey(name)
@@ -187,6 +191,8 @@ func checkProviders(names []string) error {
 func checkMethods(methods []string) error {
 	for i, method := range methods {
 		switch method = strings.ToUpper(method); {
+		case strings.Contains(method, ","):
+			return fmt.Errorf("%q has a comma; write the methods apart, as in %s", withoutPassword(methods[i]), strings.Join(strings.FieldsFunc(method, func(r rune) bool { return r == ',' }), " "))
 		case !httpguts.ValidHeaderFieldName(method):
 			return fmt.Errorf("%q is not a method; it must be a word such as POST", withoutPassword(methods[i]))
 		case strings.Contains(method, "*") || method == "ALL" || method == "ANY": // valid names that no method has
@@ -209,6 +215,12 @@ func checkReleaseOn(words []string) error {
 			return fmt.Errorf("off stands alone, not with %s", delivery.Alternatives(slices.DeleteFunc(slices.Clone(words), isOff)))
 		}
 		return nil
+	}
+	for _, word := range words {
+		meant := strings.Fields(strings.ToLower(strings.ReplaceAll(word, ",", " ")))
+		if _, err := idempotency.ParseStatuses(meant...); err == nil && !slices.Equal(meant, []string{word}) {
+			return fmt.Errorf("%q is not accepted; write %s", word, strings.Join(meant, " "))
+		}
 	}
 	if _, err := idempotency.ParseStatuses(words...); err != nil {
 		return fmt.Errorf("%w, nor off", err)
@@ -257,25 +269,6 @@ func checkCount(n, min int) error {
 		return fmt.Errorf("%d is not accepted; use a whole number from %d to %d", n, min, maxCount)
 	}
 	return nil
-}
-
-// checkScope refuses texts that separate no requests.
-func checkScope(texts []string) error {
-	if slices.Contains(texts, "") {
-		return errors.New(`"" separates no callers; use texts with placeholders such as {http.request.host}`)
-	}
-	for _, text := range texts {
-		switch _, isKind := keyKinds[text]; {
-		case strings.HasPrefix(text, "/"):
-			return fmt.Errorf("%q is not looked up in the body; for a member write {http.dedup.json.%s}", text, text)
-		case isKind || text == delivery.KindParts:
-			return fmt.Errorf("%q is a word behind key; scope takes texts with placeholders, such as {http.request.header.X-Tenant} or {http.dedup.json./tenant}", text)
-		}
-		if err := checkPlaceholders(text); err != nil {
-			return err
-		}
-	}
-	return checkUnique(texts)
 }
 
 // checkUnique refuses a repeated word in a list.
@@ -332,7 +325,11 @@ func checkPlaceholders(text string) error {
 				return fmt.Errorf("{%s}: %w", name, err)
 			}
 		}
-		if field, ok := strings.CutPrefix(name, "http.request.header."); ok && exchange.IsDedupHeader(field) {
+		field, isField := strings.CutPrefix(name, "http.request.header.")
+		switch {
+		case isField && strings.EqualFold(field, "Host"):
+			return fmt.Errorf("{%s} is always empty; write {http.request.host}", name)
+		case isField && exchange.IsDedupHeader(field):
 			return fmt.Errorf("{%s} is always empty: fields that start with %s are removed from requests; use a field that the sender chooses", name, exchange.HeaderPrefix)
 		}
 	}

@@ -82,11 +82,17 @@ const verifyForms = "[<provider>] and secrets such as {env.NAME} or {file./path}
 // verifySetting adds a sender. For JSON, [Settings.checkVerify] checks all of them.
 var verifySetting = word[Settings]{
 	parse: func(s *Settings, d *caddyfile.Dispenser) error {
+		at := *d
 		v, err := s.parseVerify(d)
 		s.Verify = append(s.Verify, v)
-		return err
+		if err == nil {
+			if err = v.check(); err != nil {
+				err = errorAt(&at, "%s: %w", verifyWord, err)
+			}
+		}
+		return hideArguments(at, err) // one written as {$SECRET} has been replaced by its value
 	},
-	check:   func(s *Settings) error { return s.Verify[len(s.Verify)-1].check() },
+	check:   anyValue[*Settings],
 	isUnset: func(*Settings) bool { return true },
 	repeats: true,
 }
@@ -97,7 +103,7 @@ func hidden(what string, field func(*Verify) *[]string) word[Verify] {
 		name := d.Val()
 		values := d.RemainingArgs()
 		if len(values) == 0 {
-			return nil, d.Errf("%s lacks its arguments; it takes %s", name, what)
+			return nil, errorAt(d, "%s lacks its arguments; it takes %s", name, what)
 		}
 		return values, noSecretBlock(d, name)
 	}, anyValue)
@@ -106,7 +112,7 @@ func hidden(what string, field func(*Verify) *[]string) word[Verify] {
 // noSecretBlock is [noBlock] where the block may be of secrets.
 func noSecretBlock(d *caddyfile.Dispenser, name string) error {
 	if noBlock(d, name) != nil {
-		return d.Errf("%s takes no block behind its arguments", name)
+		return errorAt(d, "%s takes no block behind its arguments", name)
 	}
 	return nil
 }
@@ -118,7 +124,7 @@ var withinSetting = setting(func(v *Verify) **caddy.Duration { return &v.Within 
 	}
 	within, err := parseDuration(d, "within", value)
 	if err != nil || within == 0 {
-		return nil, d.Errf("within: %q is not accepted; use a duration such as 5m, or off", value)
+		return nil, errorAt(d, "within: %q is not accepted; use a duration such as 5m, or off", value)
 	}
 	return &within, nil
 }, func(within *caddy.Duration) error {
@@ -163,7 +169,7 @@ func parseTimestamp(v *Verify, d *caddyfile.Dispenser) error {
 		v.HMAC.TimestampUnit, args = args[n-1], args[:n-1]
 	}
 	if len(args) > 1 || len(args) == 0 && v.HMAC.TimestampUnit == "" {
-		return d.Errf("timestamp takes the name of a header field, %s, or both; it has %q", delivery.Alternatives(timestampUnits), args)
+		return errorAt(d, "timestamp takes the name of a header field, %s, or both; it has %q", delivery.Alternatives(timestampUnits), args)
 	}
 	v.HMAC.Timestamp = strings.Join(args, "")
 	return noBlock(d, "timestamp")
@@ -176,21 +182,21 @@ func (s *Settings) parseVerify(d *caddyfile.Dispenser) (v Verify, err error) {
 	words := verifyBlock
 	switch {
 	case len(args) == 0:
-		return v, at.Errf("verify lacks its arguments; use %s", verifyForms)
+		return v, errorAt(&at, "verify lacks its arguments; use %s", verifyForms)
 	case args[0] == hmacWord:
 		if v.HMAC, words = new(HMAC), hmacBlock; len(args) > 1 {
-			return v, at.Errf("verify hmac takes a block and no arguments; it has %d", len(args)-1)
+			return v, errorAt(&at, "verify hmac takes a block and no arguments; it has %d", len(args)-1)
 		}
 	case secretPlaceholder.MatchString(args[0]):
 		if len(s.Providers) != 1 {
-			return v, at.Errf("verify names no provider, and the handler has %d; use verify <provider> and its secret for each, and verify hmac { ... } for key lines", len(s.Providers))
+			return v, errorAt(&at, "verify names no provider, and the handler has %d; use verify <provider> and its secret for each, and verify hmac { ... } for key lines", len(s.Providers))
 		}
 		args = slices.Insert(args, 0, s.Providers[0])
 		fallthrough
 	default:
 		p, known := signature.ProviderNamed(args[0])
 		if v.Provider = args[0]; !known {
-			return v, at.Errf("argument 1 of verify is neither a provider nor one placeholder {env.NAME} or {file./path}, and is not shown because it may be a secret; secrets must not be in the configuration; use %s", verifyForms)
+			return v, errorAt(&at, "argument 1 of verify is neither a provider nor one placeholder {env.NAME} or {file./path}, and is not shown because it may be a secret; secrets must not be in the configuration; use %s", verifyForms)
 		}
 		if len(args) > 1 && p.PublicKey() {
 			v.PublicKeys = args[1:]
@@ -211,6 +217,8 @@ func (v Verify) check() error {
 	switch {
 	case (v.Provider == "") == (v.HMAC == nil):
 		return errors.New("it takes exactly one of provider and hmac")
+	case v.HMAC != nil && v.HMAC.Header == "":
+		return errors.New("header is missing; write the field that has the signature, such as header X-Signature")
 	case v.HMAC != nil:
 		words = hmacBlock
 	}

@@ -32,7 +32,7 @@ func CheckMember(pointer string) error {
 // all parameters.
 func CheckExclude(pointer string) error {
 	if name, ok := strings.CutPrefix(pointer, "?"); ok {
-		if name == "" || name != "*" && strings.ContainsAny(name, "*?=&#") {
+		if name == "" || name != "*" && strings.ContainsAny(name, "*?=&#,") {
 			return fmt.Errorf("%q names no parameter of the query; write each by its name alone, such as ?ts ?sig, or ?* for all", pointer)
 		}
 		return nil

@@ -38,7 +38,8 @@ type Config struct {
 	Exclude      []string            // JSON pointers, and query parameters with a leading ?
 	MaxKeyLength int                 // bytes
 	Namespace    string
-	Scope        []string                    // texts with placeholders; nil for the default of the mode
+	Scope        []string                    // texts with placeholders, or [SharedScope] and a name; nil for the default of the mode
+	Caller       []string                    // placeholders that the default scope has as well
 	Fingerprint  idempotency.FingerprintKind // "" for the default of the mode
 	Force        string                      // a request header field; "" for none
 
@@ -121,7 +122,7 @@ func New(c Config) *Handler {
 	keyMembers := membersIn(c.keyTexts())
 	h := &Handler{
 		Config:          c,
-		members:         append(membersIn(c.Scope), keyMembers...),
+		members:         slices.Concat(membersIn(c.Scope), membersIn(c.Caller), keyMembers),
 		keyNamesMembers: len(keyMembers) > 0,
 		everySender:     Sender{c.Sources, c.Providers},
 		headers:         newHeaderRules(c.KeepHeader),

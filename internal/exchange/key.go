@@ -13,7 +13,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 	"go.uber.org/zap"
 
@@ -236,14 +235,18 @@ func (x *exchange) withLargeBody(needs string) keyDecision {
 func (x *exchange) setKey(found delivery.Found) error {
 	x.found = found
 	scope := make([]string, 0, 16) // on the stack
-	if len(x.Scope) == 0 {
+	var err error
+	switch {
+	case len(x.Scope) == 0:
 		path, _ := originalPath(x.r)
-		scope = x.appendScope(scope, x.r, path, x.repl())
-	} else {
-		var err error
-		if scope, err = x.appendOwnScope(scope); err != nil {
-			return err
-		}
+		scope, err = x.appendScope(scope, x.r, path)
+	case x.Scope[0] == SharedScope:
+		scope = append(scope, x.Scope...)
+	default:
+		scope, err = x.appendTexts(append(scope, "text"), "scope", x.Scope)
+	}
+	if err != nil {
+		return err
 	}
 	x.key = idempotency.Identity{
 		Namespace: x.Namespace,
@@ -306,17 +309,19 @@ var UserFields = []string{
 // AccountFields name the account for which a caller acts, and not the caller.
 var AccountFields = []string{"Stripe-Account", "X-Tenant-Id"}
 
-// callerPlaceholders identify a caller that Caddy has authenticated.
-var callerPlaceholders = []string{"http.auth.user.id", "http.request.tls.client.fingerprint"}
+// CallerPlaceholders identify a caller that Caddy has authenticated.
+var CallerPlaceholders = []string{"http.auth.user.id", "http.request.tls.client.fingerprint"}
 
-// appendOwnScope appends the configured scope. A text with several placeholders is followed by their
-// values, so that "a" and "bc" differ from "ab" and "c".
-func (x *exchange) appendOwnScope(scope []string) ([]string, error) {
-	scope = append(scope, "text")
-	for _, text := range x.Scope {
+// SharedScope is the first text of a scope in which all requests share their keys.
+const SharedScope = "shared"
+
+// appendTexts appends the texts of a setting, with their placeholders replaced. A text with several
+// placeholders is followed by their values, so that "a" and "bc" differ from "ab" and "c".
+func (x *exchange) appendTexts(scope []string, setting string, texts []string) ([]string, error) {
+	for _, text := range texts {
 		replaced, values, err := x.replace(text)
 		if err != nil {
-			return nil, fmt.Errorf("scope %s: %w", text, err)
+			return nil, fmt.Errorf("%s %s: %w", setting, text, err)
 		}
 		scope = append(scope, replaced)
 		if len(values) > 1 {
@@ -328,32 +333,42 @@ func (x *exchange) appendOwnScope(scope []string) ([]string, error) {
 
 // appendScope appends the default scope, which separates the key from those of other routes and
 // callers. The first part names the mode. Each value follows its label.
-func (h *Handler) appendScope(scope []string, r *http.Request, path string, repl *caddy.Replacer) []string {
-	scope = append(scope, string(h.Mode), "host", hostOf(r), "path", path)
-	if h.Mode == delivery.ModeWebhook {
-		return scope
+func (x *exchange) appendScope(scope []string, r *http.Request, path string) ([]string, error) {
+	scope = append(scope, string(x.Mode), "host", hostOf(r), "path", path)
+	if x.Mode == delivery.ModeWebhook {
+		return scope, nil
 	}
 	scope = append(scope, "method", strings.ToUpper(r.Method))
 	withoutCaller := len(scope)
-	scope = appendCaller(scope, r, repl)
+	scope, err := x.appendCaller(scope, r, x.Caller)
 	if len(scope) == withoutCaller {
-		h.callersWarning.Do(func() { h.warnOfCallers(r.Header) })
+		x.callersWarning.Do(func() { x.warnOfCallers(r.Header) })
 	}
-	return appendFields(scope, r.Header, AccountFields)
+	return appendFields(scope, r.Header, AccountFields), err
 }
 
-// appendCaller appends all by which the caller is known.
-func appendCaller(scope []string, r *http.Request, repl *caddy.Replacer) []string {
-	for _, name := range callerPlaceholders {
+// appendCaller appends all by which the caller is known: by default, and by the configuration's texts.
+func (x *exchange) appendCaller(scope []string, r *http.Request, texts []string) ([]string, error) {
+	for _, name := range CallerPlaceholders {
 		if r.TLS == nil && strings.HasPrefix(name, "http.request.tls.") {
 			continue // there is none, and the lookup is expensive
 		}
-		if value, ok := repl.GetString(name); ok && value != "" {
+		if value, ok := x.repl().GetString(name); ok && value != "" {
 			scope = append(scope, name, value)
 		}
 	}
 	scope = appendFields(scope, r.Header, CredentialFields)
-	return appendFields(scope, r.Header, UserFields)
+	scope = appendFields(scope, r.Header, UserFields)
+	for _, text := range texts {
+		value, _, err := x.replace(text)
+		if err != nil {
+			return nil, fmt.Errorf("caller %s: %w", text, err)
+		}
+		if value != "" {
+			scope = append(scope, text, value)
+		}
+	}
+	return scope, nil
 }
 
 // appendFields appends the names and values of the fields that are not empty.
@@ -374,8 +389,8 @@ func (h *Handler) warnOfCallers(header http.Header) {
 	if len(header["Cookie"]) > 0 {
 		caller = "{http.request.cookie.<name>}"
 	}
-	h.Logger.Warn("a request with a key has no field by which dedup knows its caller, and cookies are not part of the key: callers who send equal keys share them; write a scope with what tells callers apart, or without a caller if all may share",
-		zap.String("scope", "scope {http.request.method} {http.request.host} {http.request.orig_uri.path} "+caller))
+	h.Logger.Warn("a request with a key has no field by which dedup knows its caller, and cookies are not part of the key: callers who send equal keys share them; write what tells callers apart, or scope shared if all may share",
+		zap.String("caller", "caller "+caller))
 }
 
 // originalPath returns path and query as the client sent them, escaped, before rewrites. RawPath comes

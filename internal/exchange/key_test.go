@@ -42,7 +42,7 @@ func TestCallersHaveScopesOfTheirOwn(t *testing.T) {
 			r, repl := httptest.NewRequest("POST", "/", nil), caddy.NewReplacer()
 			r.TLS = new(tls.ConnectionState) // without it nobody has a certificate
 			say(repl, r.Header)
-			scope := handler.appendScope(nil, r, "/", repl)
+			scope := defaultScope(t, handler, r, "/", repl)
 			same := slices.ContainsFunc(seen, func(other []string) bool { return slices.Equal(scope, other) })
 			if wantSame := mode == delivery.ModeWebhook && len(seen) > 0; same != wantSame {
 				t.Errorf("%s, %s: the scope %q was seen before: %v, want %v", mode, name, scope, same, wantSame)
@@ -50,6 +50,17 @@ func TestCallersHaveScopesOfTheirOwn(t *testing.T) {
 			seen = append(seen, scope)
 		}
 	}
+}
+
+// defaultScope returns the default scope of a request.
+func defaultScope(t *testing.T, h *Handler, r *http.Request, path string, repl *caddy.Replacer) []string {
+	t.Helper()
+	r = r.WithContext(context.WithValue(r.Context(), caddy.ReplacerCtxKey, repl))
+	scope, err := (&exchange{Handler: h, r: r}).appendScope(nil, r, path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return scope
 }
 
 // Requests that differ only in how they write one host and path, or in empty fields, have
@@ -91,7 +102,7 @@ func TestTargetsHaveScopes(t *testing.T) {
 				r.TLS = new(tls.ConnectionState)
 			}
 			path, _ := originalPath(r)
-			scope := strings.Join(handler.appendScope(nil, r, path, caddy.NewReplacer()), "\n")
+			scope := strings.Join(defaultScope(t, handler, r, path, caddy.NewReplacer()), "\n")
 			if i == 0 {
 				first = scope
 			}

@@ -63,7 +63,7 @@ func (c Config) observing() Config {
 // placeholders returns the names of the placeholders that keys, scopes and retentions are made from,
 // without those of members of the body, which are read with the key.
 func (c *Config) placeholders() (names []string) {
-	texts := append(c.keyTexts(), c.Scope...)
+	texts := slices.Concat(c.keyTexts(), c.Scope, c.Caller)
 	if c.RetentionFrom != nil {
 		texts = append(texts, c.RetentionFrom.Source.Text)
 	}
@@ -75,7 +75,7 @@ func (c *Config) placeholders() (names []string) {
 		_, is := MemberPointer(name)
 		return is
 	})
-	return append(names, callerPlaceholders...)
+	return append(names, CallerPlaceholders...)
 }
 
 // requestsOnly is an observer that counts requests, but no overloads.

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"strconv"
 	"sync"
 
@@ -139,7 +140,9 @@ func (c *callsInFlight) has(call callInFlight) bool {
 // session.
 func (x *exchange) flightOf(id []byte) callInFlight {
 	path, _ := originalPath(x.r)
-	parts := appendCaller([]string{hostOf(x.r), path}, x.r, x.repl())
+	// A cancellation has no members of the call that it cancels.
+	ofRequest := slices.DeleteFunc(slices.Clone(x.Caller), func(text string) bool { return len(membersIn([]string{text})) > 0 })
+	parts, _ := x.appendCaller([]string{hostOf(x.r), path}, x.r, ofRequest)
 	parts = appendFields(parts, x.r.Header, append(AccountFields[:len(AccountFields):len(AccountFields)], mcpSession))
 	hashed := sha256.Sum256(id)
 	return sha256.Sum256(fmt.Appendf(nil, "%q %x", parts, hashed))

@@ -20,8 +20,8 @@ type release struct {
 
 var releases = []release{
 	{"off", "", func(int) bool { return false }},
-	{"api", "5xx 4xx 307 308 !400 !402 !404 !410 !422", func(status int) bool {
-		return status == 307 || status == 308 || status >= 400 && status <= 599 && !slices.Contains([]int{400, 402, 404, 410, 422}, status)
+	{"api", "5xx 4xx 307 308 !402 !422", func(status int) bool {
+		return status == 307 || status == 308 || status >= 400 && status <= 599 && !slices.Contains([]int{402, 422}, status)
 	}},
 	{"webhook", "3xx 4xx 5xx", func(status int) bool { return status >= 300 && status <= 599 }},
 	{"201 alone", "201", func(status int) bool { return status == 201 }},

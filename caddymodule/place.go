@@ -1,0 +1,32 @@
+package caddymodule
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
+)
+
+// placed is an error behind its place in a Caddyfile.
+type placed struct {
+	place string
+	error
+}
+
+func (p placed) Error() string { return p.place + ": " + p.error.Error() }
+func (p placed) Unwrap() error { return p.error }
+
+// errorAt returns an error with the place of the current word in front, such as Caddyfile:6.
+// Caddy's own errors end with it.
+func errorAt(d *caddyfile.Dispenser, format string, args ...any) error {
+	return placed{strings.TrimPrefix(d.Err("").Error(), ", at "), fmt.Errorf(format, args...)}
+}
+
+// WithoutPlace returns an error of a directive without its place in the Caddyfile, for text that
+// is in no file.
+func WithoutPlace(err error) error {
+	if p, ok := err.(placed); ok { //nolint:errorlint // one that wraps it has its place inside
+		return p.error
+	}
+	return err
+}
