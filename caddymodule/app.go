@@ -171,6 +171,7 @@ func (a *App) Start() error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	activeConfigs.add(a)
+	a.warnUnreachable()
 	for _, handle := range a.stores {
 		store, err := handle.Start()
 		if err != nil {
