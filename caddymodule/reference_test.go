@@ -2,6 +2,7 @@ package caddymodule
 
 import (
 	"encoding/json"
+	"errors"
 	"maps"
 	"math"
 	"os"
@@ -265,6 +266,19 @@ func hasDefault(t *testing.T, word string) bool {
 	return fields[word] != nil
 }
 
+// withoutKind returns the settings of a store as its module gets them.
+func withoutKind(t *testing.T, store json.RawMessage) []byte {
+	t.Helper()
+	var settings map[string]json.RawMessage
+	err := json.Unmarshal(store, &settings)
+	delete(settings, "store")
+	text, errOfSettings := json.Marshal(settings)
+	if err := errors.Join(err, errOfSettings); err != nil {
+		t.Fatal(err)
+	}
+	return text
+}
+
 func TestDefaultsOfTheGlobalOption(t *testing.T) {
 	before := debug.SetMemoryLimit(math.MaxInt64) // which buffered follows
 	defer debug.SetMemoryLimit(before)
@@ -286,7 +300,7 @@ func TestDefaultsOfTheGlobalOption(t *testing.T) {
 		store := any(&FileStore{})
 		if strings.Contains(text, "store redis") {
 			redis := new(RedisStore)
-			if err := json.Unmarshal(app.StoreRaw, redis); err != nil {
+			if err := json.Unmarshal(withoutKind(t, app.StoreRaw), redis); err != nil {
 				t.Fatal(err)
 			}
 			options, err := redis.resolve(keepPlaceholders, redis.Prefix)
@@ -296,7 +310,7 @@ func TestDefaultsOfTheGlobalOption(t *testing.T) {
 			options.TLS = nil // a function, which is not compared
 			store = options
 		} else if app.StoreRaw != nil {
-			if err := json.Unmarshal(app.StoreRaw, store); err != nil {
+			if err := json.Unmarshal(withoutKind(t, app.StoreRaw), store); err != nil {
 				t.Fatal(err)
 			}
 		}
