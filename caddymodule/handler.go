@@ -52,15 +52,22 @@ func (*Handler) CaddyModule() caddy.ModuleInfo {
 
 // Provision fills in the defaults, checks the settings and loads the store. It opens nothing.
 func (h *Handler) Provision(ctx caddy.Context) error {
+	app, err := ctx.App("dedup")
+	if err != nil { // of no site
+		return fmt.Errorf("loading the dedup app: %w", err)
+	}
+	site := siteOf(ctx)
+	if err = h.provision(ctx, app.(*App)); err != nil && site != "" {
+		return fmt.Errorf("site %s: %w", site, err)
+	}
+	return err
+}
+
+func (h *Handler) provision(ctx caddy.Context, app *App) (err error) {
 	h.setDefaults()
 	if err := h.check(); err != nil {
 		return err
 	}
-	module, err := ctx.App("dedup")
-	if err != nil {
-		return fmt.Errorf("loading the dedup app: %w", err)
-	}
-	app := module.(*App)
 	store := app.store
 	if h.StoreRaw != nil {
 		if store, err = app.loadStore(ctx, h, h.StoreRaw); err != nil {

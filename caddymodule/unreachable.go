@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"maps"
 	"slices"
-	"strings"
 
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp/fileserver"
@@ -83,20 +82,4 @@ func answering(handler caddyhttp.MiddlewareHandler) string {
 		}
 	}
 	return ""
-}
-
-// addresses names a site without hosts by where its server listens.
-func addresses(server *caddyhttp.Server) string { return strings.Join(server.Listen, ", ") }
-
-// hosts returns the hosts that a route matches, "" for any.
-func hosts(route caddyhttp.Route) string {
-	var all []string
-	for _, set := range route.MatcherSets {
-		for _, matcher := range set {
-			if names, ok := matcher.(*caddyhttp.MatchHost); ok {
-				all = append(all, *names...)
-			}
-		}
-	}
-	return strings.Join(all, ", ")
 }

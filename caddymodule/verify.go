@@ -1,6 +1,7 @@
 package caddymodule
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -318,7 +319,7 @@ func (s *Settings) verification() (*exchange.Verification, error) {
 	for _, sender := range s.Verify {
 		verifier, err := sender.verifier()
 		if err != nil {
-			return nil, named(verifyWord, err)
+			return nil, named(verifyWord+" "+cmp.Or(sender.Provider, hmacWord), err)
 		}
 		of := &Settings{Keys: s.Keys}
 		if sender.Provider != "" {

@@ -136,15 +136,15 @@ func TestVerifyReadsItsSecrets(t *testing.T) {
 	for text, want := range map[string]string{
 		"dedup github {\nverify {env.TEST_SECRET}\n}":                                     "",
 		"dedup github {\nverify {env.TEST_SECRET} {file." + file + "}\n}":                 "",
-		"dedup github {\nverify {env.TEST_EMPTY}\n}":                                      "verify: secret: {env.TEST_EMPTY} is empty",
-		"dedup github {\nverify {env.TEST_LINE_END}\n}":                                   "verify: secret: {env.TEST_LINE_END} is empty",
-		"dedup github {\nverify {env.TEST_NOT_SET}\n}":                                    "verify: secret: {env.TEST_NOT_SET} is empty",
-		"dedup github {\nverify {file./no/such/secret}\n}":                                "verify: secret: {file./no/such/secret} is empty",
-		"dedup github {\nverify {env.TEST_SECRET} {file./no/such/file}\n}":                "verify: secret: {file./no/such/file} is empty",
-		"dedup svix {\nverify {env.TEST_WHSEC}\n}":                                        "verify: secret 1 of svix is not in base64",
-		"dedup discord {\nverify discord s3cr3tword\n}":                                   "verify: public_key 1 of discord is not an Ed25519 key",
-		"dedup chargebee {\nverify {env.TEST_SECRET}\n}":                                  "verify: secret 1 of chargebee has no colon",
-		"dedup square {\nverify square {\nsecret {env.TEST_SECRET}\nurl s3cr3tword\n}\n}": "verify: url 1 of square is not a URL",
+		"dedup github {\nverify {env.TEST_EMPTY}\n}":                                      "verify github: secret: {env.TEST_EMPTY} is empty",
+		"dedup github {\nverify {env.TEST_LINE_END}\n}":                                   "verify github: secret: {env.TEST_LINE_END} is empty",
+		"dedup github {\nverify {env.TEST_NOT_SET}\n}":                                    "verify github: secret: {env.TEST_NOT_SET} is empty",
+		"dedup github {\nverify {file./no/such/secret}\n}":                                "verify github: secret: {file./no/such/secret} is empty",
+		"dedup github {\nverify {env.TEST_SECRET} {file./no/such/file}\n}":                "verify github: secret: {file./no/such/file} is empty",
+		"dedup svix {\nverify {env.TEST_WHSEC}\n}":                                        "verify svix: secret 1 of svix is not in base64",
+		"dedup discord {\nverify discord s3cr3tword\n}":                                   "verify discord: public_key 1 of discord is not an Ed25519 key",
+		"dedup chargebee {\nverify {env.TEST_SECRET}\n}":                                  "verify chargebee: secret 1 of chargebee has no colon",
+		"dedup square {\nverify square {\nsecret {env.TEST_SECRET}\nurl s3cr3tword\n}\n}": "verify square: url 1 of square is not a URL",
 	} {
 		h, err := directive(text)
 		if err != nil {
