@@ -84,7 +84,7 @@ func TestUnknownFieldsInJSON(t *testing.T) {
 	}{
 		{new(Handler), `{"retentoin": "7d"}`, `unknown field "retentoin"; did you mean retention?`},
 		{new(Handler), `{"keys": [{"heeder": "X-Id"}]}`, `keys[0]: unknown field "heeder"; did you mean header?`},
-		{new(Handler), `{"zzz": 1}`, `unknown field "zzz"; use docs, exclude,`},
+		{new(Handler), `{"zzz": 1}`, `unknown field "zzz"; use caller, docs, exclude,`},
 		{new(Handler), `{"redis://:s3cr3tword@h": 1}`, "unknown field"},
 		{new(Handler), `{"Settings": {}}`, `unknown field "Settings"`},
 		{new(App), `{"limits": {"waiter": 5}}`, `limits: unknown field "waiter"; did you mean waiters or`},
