@@ -2,29 +2,66 @@ package caddymodule
 
 import (
 	"encoding/json"
+	"fmt"
+	"maps"
+	"regexp"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
 	"github.com/caddyserver/caddy/v2/caddyconfig/httpcaddyfile"
-	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 
 	"github.com/caddy-dedup/caddy-dedup/internal/delivery"
 )
 
 func init() {
-	httpcaddyfile.RegisterHandlerDirective("dedup", parseHandler)
+	httpcaddyfile.RegisterDirective("dedup", parseDirective)
 	// After authentication, so that the scope has the caller; inside encode, so that responses
 	// are stored unencoded; before handle and similar directives.
 	httpcaddyfile.RegisterDirectiveOrder("dedup", httpcaddyfile.After, "templates")
 }
 
-func parseHandler(h httpcaddyfile.Helper) (caddyhttp.MiddlewareHandler, error) {
+// parseDirective reads the directive as [httpcaddyfile.RegisterHandlerDirective] does, but checks the
+// matcher, too.
+func parseDirective(h httpcaddyfile.Helper) ([]httpcaddyfile.ConfigValue, error) {
+	h.Next() // the directive's name
+	if err := checkMatcher(*h.Dispenser); err != nil {
+		return nil, err
+	}
+	matcher, err := h.ExtractMatcherSet()
+	if err != nil {
+		return nil, err
+	}
 	handler := new(Handler)
-	err := handler.UnmarshalCaddyfile(h.Dispenser)
-	return handler, err
+	if err := handler.UnmarshalCaddyfile(h.Dispenser); err != nil {
+		return nil, err
+	}
+	return h.NewRoute(matcher, handler), nil
 }
+
+// separators are written between paths where a matcher has one path. A name may have a comma.
+var separators = regexp.MustCompile(`[,\s]+/`)
+
+// checkMatcher refuses several paths behind the directive's name, as two arguments or as one that no
+// request matches.
+func checkMatcher(d caddyfile.Dispenser) error {
+	at, args := d, d.RemainingArgs()
+	var paths []string
+	for _, arg := range args {
+		if strings.HasPrefix(arg, "/") {
+			paths = append(paths, strings.Split(separators.ReplaceAllString(strings.TrimRight(arg, ","), "\x00/"), "\x00")...)
+		}
+	}
+	if len(paths) > 1 {
+		return at.Errf("dedup takes one path; for several, write @x path %s on a line of its own, and dedup @x", strings.Join(paths, " "))
+	}
+	return nil
+}
+
+// Subdirectives returns the words of the directive's block, sorted.
+func Subdirectives() []string { return slices.Sorted(maps.Keys(handlerBlock)) }
 
 // handlerBlock has the words of the handler's block.
 var handlerBlock = block[Settings]{
@@ -83,6 +120,9 @@ func (s *Settings) read(d *caddyfile.Dispenser) (wordLines, error) {
 		}
 	}
 	if err := checkProviders(s.Providers); err != nil {
+		if len(delivery.NearNames(s.Providers[0])) == 0 {
+			err = fmt.Errorf("%w; a path begins with /", err)
+		}
 		return nil, errorAt(d, "%w", err)
 	}
 	return handlerBlock.parse(d, "dedup", s)

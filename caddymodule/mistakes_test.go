@@ -428,6 +428,32 @@ func TestSizesThatMeanSomethingElse(t *testing.T) {
 	}
 }
 
+// Several paths behind dedup would be one path, which no request has: nothing would be protected.
+func TestSeveralPathsBehindDedup(t *testing.T) {
+	adapt := func(directive string) error {
+		_, _, err := caddyconfig.GetAdapter("caddyfile").Adapt([]byte(":80 {\n@a path /a\n"+directive+"\n}"), map[string]any{"filename": "Caddyfile"})
+		return err
+	}
+	for directive, want := range map[string]string{
+		"dedup /a,/b":             "@x path /a /b",
+		"dedup /a, /b":            "@x path /a /b",
+		"dedup /a /b":             "@x path /a /b",
+		`dedup "/a /b" github`:    "@x path /a /b",
+		"dedup /a,/b,/c/* {\n}":   "@x path /a /b /c/*",
+		"route {\ndedup /a,/b\n}": "@x path /a /b",
+		"dedup payments":          "a path begins with /",
+	} {
+		if err := adapt(directive); err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "Caddyfile:") {
+			t.Errorf("%s: %v; want %q", directive, err, want)
+		}
+	}
+	for _, directive := range []string{"dedup /a", "dedup /a,b", `dedup "/git hooks"`, "dedup @a", "dedup * github", "dedup", "dedup /a github {\nobserve\n}"} {
+		if err := adapt(directive); err != nil {
+			t.Errorf("%s: %v", directive, err)
+		}
+	}
+}
+
 // What stands in the wrong place of the directive is answered with its right form.
 func TestWordsInTheWrongPlace(t *testing.T) {
 	for directive, want := range map[string]string{
