@@ -21,7 +21,7 @@ func (p *proxy) internalCA() bool {
 func (p *proxy) caddyfile() (string, error) {
 	var b block
 	b.open("")
-	b.line("admin", quote(p.admin))
+	b.line("admin", quote(inCaddyfile(p.admin)))
 	b.line("persist_config off")
 	b.line("# On shutdown, requests have as long as a run may take; then they are cut off.")
 	b.line("grace_period", short(p.handler.RunLimit()))
@@ -47,7 +47,7 @@ func (p *proxy) caddyfile() (string, error) {
 		case p.file != "":
 			b.line("store file", quote(p.file))
 		default:
-			b.line("store file", p.site.directory())
+			b.line("store file", directoryOf(p.site.portText))
 		}
 		b.close()
 	}
@@ -60,12 +60,12 @@ func (p *proxy) caddyfile() (string, error) {
 		b.line("")
 		b.line("# Otherwise Caddy answers requests for other hosts with an empty 200, which a")
 		b.line("# sender of webhooks takes for success.")
-		b.open(p.site.scheme + "://:" + p.site.port)
+		b.open(p.site.scheme + "://:" + p.site.portText)
 		b.bind(p.site)
 		if p.accessLog {
 			b.line("log")
 		}
-		b.line("respond", quote("this proxy serves "+p.site.host), "421")
+		b.line("respond", quote("this proxy serves "+p.site.hostText), "421")
 		b.close()
 	}
 	if p.health != "" {
@@ -110,15 +110,15 @@ func (p *proxy) writeSite(b *block) error {
 	switch len(p.paths) {
 	case 0:
 	case 1:
-		matcher = " " + quote(p.paths[0])
+		matcher = " " + quote(inCaddyfile(p.paths[0]))
 	default:
-		b.line("@dedup path", quoteAll(p.paths))
+		b.line("@dedup path", quoteAll(allInCaddyfile(p.paths)))
 		matcher = " @dedup"
 	}
 	if note := p.unsignedNote(); note != "" {
 		b.line("# " + strings.ToUpper(note[:1]) + note[1:] + ".")
 	}
-	b.block("dedup"+matcher+" "+quoteAll(p.providers), p.lines)
+	b.block("dedup"+matcher+" "+quoteAll(allInCaddyfile(p.providers)), p.lines)
 	var inside block
 	if p.changeHost {
 		inside.line("header_up Host {upstream_hostport}")
@@ -136,12 +136,12 @@ func (p *proxy) writeSite(b *block) error {
 			inside.line(set.word, quote(name), quote(p.hideField(name, value)))
 		}
 	}
-	if p.insecure && slices.ContainsFunc(p.to, func(to string) bool { return strings.HasPrefix(to, "https://") }) {
+	if p.insecure && slices.ContainsFunc(p.services, func(to string) bool { return strings.HasPrefix(to, "https://") }) {
 		inside.open("transport http")
 		inside.line("tls_insecure_skip_verify")
 		inside.close()
 	}
-	b.block("reverse_proxy "+quoteAll(p.to), inside.String())
+	b.block("reverse_proxy "+quoteAll(allInCaddyfile(p.to)), inside.String())
 	b.close()
 	return nil
 }
@@ -181,8 +181,8 @@ func (b *block) block(head, lines string) {
 }
 
 func (b *block) bind(to site) {
-	if at := to.bound(); at != "" {
-		b.line("bind", at)
+	if to.ip {
+		b.line("bind", to.hostText)
 	}
 }
 

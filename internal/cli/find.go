@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -9,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -25,6 +25,7 @@ func parseAdmin(text string) (caddy.NetworkAddress, error) {
 	at, err := caddy.ParseNetworkAddressWithDefaults(text, "tcp", 2019)
 	at.Host, _, _ = strings.Cut(at.Host, "|") // the mode of a socket
 	one := at.PortRangeSize() == 1
+	_, notNumber := strconv.Atoi(text)
 	switch at.Network { // a URL, or a path behind the port, reads as the name of one
 	case "unix":
 		one = at.Host != ""
@@ -33,7 +34,9 @@ func parseAdmin(text string) (caddy.NetworkAddress, error) {
 	default:
 		one = false
 	}
-	if err == nil && !one {
+	if notNumber == nil {
+		err = fmt.Errorf("a port has a colon before it: localhost:%s", text)
+	} else if err == nil && !one {
 		err = errors.New("it is not one address that can be dialled")
 	}
 	if err != nil {
@@ -49,8 +52,16 @@ const maxProbe = 5 * time.Second
 // default address, else at the socket of the only proxy that runs.
 func findAdmin(cmd *cobra.Command) (*adminClient, error) {
 	// Where an address is named, no other process is taken for the one that is meant.
-	if address := cmp.Or(cmd.Flag("address").Value.String(), os.Getenv("CADDY_ADMIN")); address != "" {
-		return newClient(address)
+	address, from := cmd.Flag("address").Value.String(), "--address"
+	if address == "" {
+		address, from = os.Getenv("CADDY_ADMIN"), "CADDY_ADMIN"
+	}
+	if address != "" {
+		client, err := newClient(address)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", from, err)
+		}
+		return client, nil
 	}
 	client, err := newClient(caddy.DefaultAdminListen)
 	if err != nil {

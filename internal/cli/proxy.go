@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -8,6 +9,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/KimMachineGun/automemlimit/memlimit"
@@ -20,6 +22,7 @@ import (
 
 	"github.com/caddy-dedup/caddy-dedup/caddymodule"
 	"github.com/caddy-dedup/caddy-dedup/internal/admin"
+	"github.com/caddy-dedup/caddy-dedup/internal/delivery"
 )
 
 var proxyCommand = caddycmd.Command{
@@ -70,6 +73,8 @@ keys finds it, unless --admin or $CADDY_ADMIN names another address, or off.
 		cmd.Args = flagsOnly
 		setUp(cmd)
 		p.defineFlags(cmd)
+		wrong := cmd.FlagErrorFunc()
+		cmd.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return wrong(cmd, lineOfFlag(err, os.Args)) })
 		cmd.RunE = runE(func(cmd *cobra.Command, _ []string) error { return p.run(cmd) })
 	},
 }
@@ -88,6 +93,8 @@ type proxy struct {
 
 	data         string // Caddy's data directory
 	site, probes site
+	services     []string            // of to, with the values of variables
+	protected    []string            // of paths, with those
 	secrets      map[string]string   // of the flags, by the variables that the Caddyfile has for them
 	lines        string              // of the directive, without secrets
 	handler      caddymodule.Handler // as the directive is read
@@ -102,7 +109,7 @@ func (p *proxy) defineFlags(cmd *cobra.Command) {
 	set.StringArrayVar(&p.redis, "redis", nil, "URL of the Redis server that keeps the state, such as redis://localhost:6379; several are a cluster")
 	set.StringVar(&p.file, "file", "", "Directory that keeps the state (default: dedup-<port> in Caddy's data directory)")
 	set.StringArrayVar(&p.dedup, "dedup", nil, "A line of the dedup directive, such as 'retention 30d'; may be repeated")
-	set.StringArrayVar(&p.paths, "path", nil, "A path that is protected, such as '/webhooks/*' (default: every path); may be repeated")
+	set.StringSliceVar(&p.paths, "path", nil, "A path that is protected, such as '/webhooks/*' (default: every path); may be repeated")
 	set.BoolVar(&p.observe, "observe", false, "Decide, count and log, but let every request through")
 	set.BoolVar(&p.print, "print", false, "Show the Caddyfile that the flags stand for, and exit")
 	set.StringVarP(&p.admin, "admin", "a", "", "Address of the admin API, or off (default: a socket in Caddy's data directory)")
@@ -120,13 +127,48 @@ func (p *proxy) defineFlags(cmd *cobra.Command) {
 	completeBy(cmd, "provider", completeProviders)
 }
 
-// flagsOnly refuses words that belong to no flag, such as the second word of a header field. It
-// does not show them, as [cobra.NoArgs] does.
-func flagsOnly(_ *cobra.Command, args []string) error {
-	if len(args) > 0 {
-		return fmt.Errorf("proxy takes flags only, and %d words belong to none; put a value with a space in it in quotes", len(args))
+// lineOfFlag shows the line of the directive that a flag that does not exist stands for. It shows the
+// value in args only if that makes a whole line: another one may have a secret.
+func lineOfFlag(err error, args []string) error {
+	unknown, ok := errors.AsType[*pflag.NotExistError](err)
+	if !ok {
+		return err
 	}
-	return nil
+	flag := "--" + unknown.GetSpecifiedName()
+	word := strings.ReplaceAll(unknown.GetSpecifiedName(), "-", "_")
+	if !slices.Contains(caddymodule.Subdirectives(), word) {
+		return err
+	}
+	line := word + " ..."
+	for i, arg := range args {
+		value, ok := strings.CutPrefix(arg, flag+"=")
+		if arg == flag && i+1 < len(args) {
+			value, ok = args[i+1], true
+		}
+		whole := word + " " + quote(value)
+		if _, err := new(proxy).parse(new(caddymodule.Handler), []flagText{{"--dedup", "dedup {\n" + whole + "\n}"}}); ok && err == nil && !strings.Contains(value, "@") {
+			line = whole
+		}
+	}
+	return fmt.Errorf("%w; it is a line of the directive: use --dedup '%s'", err, line)
+}
+
+// flagsOnly refuses words that belong to no flag, such as the second word of a header field.
+func flagsOnly(cmd *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return nil
+	}
+	word := strconv.Quote(args[0])
+	if mayBeSecret(cmd.Flags(), args[0]) {
+		word = "a word that is not shown, because it may be a secret,"
+	}
+	return fmt.Errorf("proxy takes flags only, and %s belongs to none; put a value with a space in it in quotes", word)
+}
+
+// mayBeSecret reports whether a word that belongs to no flag may be the end of a secret whose
+// quotation marks are missing, or has a password.
+func mayBeSecret(flags *pflag.FlagSet, word string) bool {
+	return strings.ContainsAny(word, "@=") || slices.ContainsFunc([]string{"redis", "verify", "dedup", "header-up", "header-down"}, flags.Changed)
 }
 
 // checkValues refuses values that a Caddyfile cannot have as they are, and addresses that
@@ -144,12 +186,19 @@ func checkValues(flags *pflag.FlagSet) (err error) {
 				err = fmt.Errorf("--%s: {$NAME} would be replaced before the value is split into words; write {env.NAME}, or let the shell replace $NAME", flag.Name)
 			case strings.Contains(text, "`") && strings.Contains(text, `\`):
 				err = fmt.Errorf("--%s: a value with both a backquote and a backslash cannot be written into a Caddyfile", flag.Name)
-			case isAddress && strings.ContainsAny(text, "@?#") && !strings.HasPrefix(text, "unix/"):
+			case isAddress && isNoAddress(text):
 				err = fmt.Errorf("--%s is not an address: its value has a user, a query or a fragment, and takes a scheme, a host and a port", flag.Name)
 			}
 		}
 	})
 	return err
+}
+
+// isNoAddress reports whether a value, or that of a variable in it, has more than an address has:
+// perhaps a secret, which no error shows.
+func isNoAddress(text string) bool {
+	value, err := resolve("", text)
+	return err == nil && strings.ContainsAny(value, "@?#") && !strings.HasPrefix(value, "unix/")
 }
 
 // read reads the flags, and returns the Caddyfile that they stand for. data is the directory in
@@ -170,21 +219,26 @@ func (p *proxy) read(flags *pflag.FlagSet, data, caddyAdmin string) (text string
 			return "", fmt.Errorf("--health: %q is not an address for probes, which come over HTTP and name no host; use one such as :8081 or 127.0.0.1:8081", p.health)
 		}
 	}
-	switch {
-	case p.admin != "":
-	case caddyAdmin != "":
-		p.admin = caddyAdmin
-	default:
-		p.admin = admin.SocketAt(data, p.site.listen())
+	if err := p.readAdmin(caddyAdmin); err != nil {
+		return "", err
 	}
-	if p.admin != adminOff {
-		if _, err := parseAdmin(p.admin); err != nil {
+	if p.services, err = resolveAll("to", p.to); err != nil {
+		return "", err
+	}
+	for i, service := range p.services {
+		if err := checkService(p.to[i], service); err != nil {
 			return "", err
 		}
 	}
-	for _, path := range p.paths { // another one would never match
-		if !strings.HasPrefix(path, "/") || strings.ContainsAny(path, "?#") {
-			return "", fmt.Errorf("--path: %q is not a path; use one such as /orders, or /webhooks/* for all that start with /webhooks/", p.hideURL(path))
+	if p.protected, err = resolveAll("path", p.paths); err != nil {
+		return "", err
+	}
+	for i, path := range p.protected { // another one would never match
+		if fields := strings.Fields(path); slices.ContainsFunc(fields[min(1, len(fields)):], isPath) {
+			return "", fmt.Errorf("--path: %q is several paths; use --path %s", p.hideURL(path), p.hideURL(strings.Join(fields, ",")))
+		}
+		if !isPath(path) || strings.ContainsAny(path, "?#") {
+			return "", fmt.Errorf("--path: %q is not a path; use one such as /orders, or /webhooks/* for all that start with /webhooks/", p.hideURL(p.paths[i]))
 		}
 	}
 	if strings.Contains(p.file, "://") { // it may have a password
@@ -204,32 +258,68 @@ func (p *proxy) read(flags *pflag.FlagSet, data, caddyAdmin string) (text string
 	return p.caddyfile()
 }
 
+func isPath(text string) bool { return strings.HasPrefix(text, "/") }
+
+// readAdmin decides where the admin API is.
+func (p *proxy) readAdmin(caddyAdmin string) error {
+	from := "--admin"
+	switch {
+	case p.admin != "":
+	case caddyAdmin != "":
+		p.admin, from = caddyAdmin, "CADDY_ADMIN"
+	default:
+		p.admin = admin.SocketAt(p.data, p.site.listen())
+	}
+	at, err := resolve("admin", p.admin)
+	if err != nil {
+		return err
+	}
+	if at != adminOff {
+		if _, err := parseAdmin(at); err != nil {
+			return fmt.Errorf("%s: %w", from, err)
+		}
+	}
+	return checkDistinct(p.listeners(at))
+}
+
 // readDirective writes the directive that --provider, --verify, --path, --observe and --dedup make,
 // and has it read. It has no secrets: neither have errors about it.
 func (p *proxy) readDirective() error {
-	var inside, directive block
-	if p.observe {
-		inside.line("observe")
-	}
-	if err := p.verifyLines(&inside); err != nil {
+	providers, err := resolveAll("provider", p.providers)
+	if err != nil {
 		return err
+	}
+	head := "--dedup"
+	if len(providers) > 0 {
+		head = "--provider"
+	}
+	var verify, lines block
+	named, err := p.verifyLines(&verify)
+	if err != nil {
+		return err
+	}
+	for _, name := range named { // of a provider: another one is an error in the line
+		if _, ok := delivery.ProviderNamed(name); ok && !slices.Contains(providers, name) {
+			providers, p.providers = append(providers, name), append(p.providers, name)
+		}
 	}
 	for _, line := range p.dedup {
 		text, err := p.hideLine(line)
 		if err != nil {
 			return err
 		}
-		inside.line(text)
+		lines.line(text)
 	}
-	p.lines = inside.String()
-	directive.block("dedup "+quoteAll(p.providers), p.lines)
-	tokens, err := caddyfile.Tokenize([]byte(directive.String()), "--dedup")
+	observe := ""
+	if p.observe {
+		observe = "observe\n"
+	}
+	p.lines = observe + verify.String() + lines.String()
+	d, err := p.parse(&p.handler, []flagText{
+		{head, "dedup " + quoteAll(providers) + " {"}, {"--observe", observe}, {"--verify", verify.String()}, {"--dedup", lines.String() + "}"},
+	})
 	if err != nil {
 		return err
-	}
-	d := caddyfile.NewDispenser(tokens)
-	if err := p.handler.UnmarshalCaddyfile(d); err != nil {
-		return fmt.Errorf("--provider, --verify or --dedup: %w", err)
 	}
 	if d.Nesting() > 0 {
 		return errors.New("--dedup: a block is not closed")
@@ -237,21 +327,59 @@ func (p *proxy) readDirective() error {
 	if d.Next() {
 		return fmt.Errorf("--dedup: after the end of the directive comes %q", d.Val())
 	}
+	if len(p.redis) > 0 { // the global option has the same line
+		if _, err := p.parse(new(caddymodule.Handler), []flagText{{"--redis", "dedup {\nstore redis " + p.redisURLs(quote) + "\n}"}}); err != nil {
+			return err
+		}
+	}
 	if p.handler.StoreRaw != nil && (len(p.redis) > 0 || p.file != "") {
 		return errors.New("--dedup 'store ...' excludes --redis and --file: the state is in one place")
 	}
 	return nil
 }
 
-// verifyLines writes a line for each provider of --verify, with all its secrets. No error shows a
-// value, and the directive refuses secrets that are no placeholders.
-func (p *proxy) verifyLines(to *block) error {
+// flagText is a part of a directive, and the flag that it is of.
+type flagText struct{ flag, text string }
+
+// placeOfFlag matches the place in an error about a directive that was read from flags.
+var placeOfFlag = regexp.MustCompile(`(?:, at )?(--[a-z]+):[0-9]+(?:: )?`)
+
+// parse reads a directive. An error begins with the flag that it is about.
+func (p *proxy) parse(into *caddymodule.Handler, parts []flagText) (*caddyfile.Dispenser, error) {
+	var tokens []caddyfile.Token
+	for _, part := range parts {
+		if part.text == "" {
+			continue
+		}
+		more, err := caddyfile.Tokenize([]byte(part.text), part.flag)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", part.flag, err)
+		}
+		tokens = append(tokens, more...)
+	}
+	d := caddyfile.NewDispenser(tokens)
+	err := into.UnmarshalCaddyfile(d)
+	if err == nil {
+		return d, nil
+	}
+	text := err.Error()
+	if place := placeOfFlag.FindStringSubmatch(text); place != nil {
+		text = place[1] + ": " + placeOfFlag.ReplaceAllString(text, "")
+	}
+	return nil, errors.New(text)
+}
+
+// verifyLines writes a line for each provider of --verify, with all its secrets, and returns the
+// providers. No error shows a value, and the directive refuses secrets that are no placeholders.
+func (p *proxy) verifyLines(to *block) (providers []string, err error) {
 	secrets := make(map[string][]string)
-	var providers []string
 	for i, text := range p.verify {
 		provider, secret, ok := strings.Cut(text, "=")
 		if !ok || provider == "" || secret == "" {
-			return fmt.Errorf("--verify: value %d is not a provider, an equals sign and a secret; use one such as github={env.GITHUB_SECRET}", i+1)
+			return nil, fmt.Errorf("--verify: value %d is not a provider, an equals sign and a secret; use one such as github={env.GITHUB_SECRET}", i+1)
+		}
+		if provider, err = resolve("verify", provider); err != nil {
+			return nil, err
 		}
 		if !slices.Contains(providers, provider) {
 			providers = append(providers, provider)
@@ -261,7 +389,7 @@ func (p *proxy) verifyLines(to *block) error {
 	for _, provider := range providers {
 		to.line("verify", quote(provider), quoteAll(secrets[provider]))
 	}
-	return nil
+	return providers, nil
 }
 
 // unsignedNote says what becomes of requests that no sender of webhooks has sent, "" if they pass.
@@ -296,6 +424,9 @@ func (p *proxy) run(cmd *cobra.Command) error {
 	}
 	caddy.TrapSignals()
 	var socket admin.Socket
+	if config.Admin.Disabled {
+		p.admin = adminOff
+	}
 	if !config.Admin.Disabled {
 		// Caddy replaces placeholders too, and the socket has to be where Caddy puts it.
 		if p.admin, err = caddy.NewReplacer().ReplaceOrErr(config.Admin.Listen, true, true); err != nil {
@@ -365,13 +496,36 @@ func limitMemory() {
 func adapt(text string) (*caddy.Config, error) {
 	document, warnings, err := caddyconfig.GetAdapter("caddyfile").Adapt([]byte(text), map[string]any{"filename": "Caddyfile"})
 	if err != nil {
-		return nil, fmt.Errorf("the flags stand for a Caddyfile that is wrong: %w", err)
+		return nil, ofFlag(text, err)
 	}
 	for _, warning := range warnings {
 		fmt.Fprintln(os.Stderr, "warning:", warning.Message)
 	}
 	config := new(caddy.Config)
 	return config, json.Unmarshal(document, config)
+}
+
+// flagsOfWords are the flags that lines of the Caddyfile are written for, by the first words.
+var flagsOfWords = map[string]string{
+	"reverse_proxy": "--to", "header_up": "--header-up", "header_down": "--header-down", "admin": "--admin", "store": "--file",
+}
+
+// placeInCaddyfile matches the place in an error of Caddy.
+var placeInCaddyfile = regexp.MustCompile(`(?:, at )?Caddyfile:([0-9]+)(?:: )?`)
+
+// ofFlag returns an error about the Caddyfile as one about a flag: the user has no Caddyfile.
+func ofFlag(text string, err error) error {
+	said := err.Error()
+	flag := "the flags stand for a Caddyfile that is wrong"
+	if place := placeInCaddyfile.FindStringSubmatch(said); place != nil {
+		said = placeInCaddyfile.ReplaceAllString(said, "")
+		lines := strings.Split(text, "\n")
+		if n, _ := strconv.Atoi(place[1]); n > 0 && n <= len(lines) {
+			word, _, _ := strings.Cut(strings.TrimSpace(lines[n-1]), " ")
+			flag = cmp.Or(flagsOfWords[word], flag)
+		}
+	}
+	return fmt.Errorf("%s: %s", flag, said)
 }
 
 // makeDataDirectory makes Caddy's data directory before `run`, which `start` runs too. The

@@ -5,6 +5,7 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -13,6 +14,8 @@ import (
 	_ "github.com/caddyserver/caddy/v2/modules/standard"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+
+	"github.com/caddy-dedup/caddy-dedup/caddymodule"
 )
 
 // written is what is written for a command line.
@@ -239,6 +242,28 @@ func TestMistakes(t *testing.T) {
 		"a password in no block":       {[]string{"--to", ":1", "--dedup", "password open-sesame"}, []string{"--dedup", "in store redis"}},
 		"a key of encrypt":             {[]string{"--to", ":1", "--dedup", "encrypt open-sesame"}, []string{"--dedup", "encrypt", "global option"}},
 		"a path without its slash":     {[]string{"--to", ":1", "--path", "webhooks/*"}, []string{"--path", `"webhooks/*"`, "/webhooks/*"}},
+		"paths with a space":           {[]string{"--to", ":1", "--path", "/a /b"}, []string{"--path:", "use --path /a,/b"}},
+		"a path without a value":       {[]string{"--to", ":1", "--path", "/a/{env.TEST_NOT_SET}"}, []string{"--path: the variable TEST_NOT_SET"}},
+		"a port as the service":        {[]string{"--to", "3000"}, []string{"--to:", `"3000"`, "localhost:3000"}},
+		"a variable as the service":    {[]string{"--to", "{env.TEST_PORT}"}, []string{"--to:", "localhost:{env.TEST_PORT}"}},
+		"a service with a path":        {[]string{"--to", "host/path"}, []string{"--to:", `"host/path"`, "path", "localhost:3000"}},
+		"a port and a path":            {[]string{"--to", ":1,localhost:3000/x"}, []string{"--to:", `"localhost:3000/x"`, "path"}},
+		"a network and a path":         {[]string{"--to", "tcp/localhost:1/x"}, []string{"--to:", "not the address of a service"}},
+		"a scheme of no service":       {[]string{"--to", "ftp://localhost"}, []string{"--to:", "http, https or h2c"}},
+		"services with a space":        {[]string{"--to", "a:1 b:2"}, []string{"--to:", "comma"}},
+		"a service on no port":         {[]string{"--to", "localhost:0"}, []string{"--to:", "1 to 65535"}},
+		"a secret in a variable":       {[]string{"--to", "{env.TEST_URL}"}, []string{"--to is not an address"}},
+		"two schemes, by the flag":     {[]string{"--to", "https://a", "--to", "http://b"}, []string{"--to: "}},
+		"a port as the admin API":      {[]string{"--to", ":1", "--admin", "2019"}, []string{"--admin:", "localhost:2019"}},
+		"probes where it listens":      {[]string{"--to", ":1", "--from", ":8080", "--health", ":8080"}, []string{"--health:", "--from", ":8081"}},
+		"probes on one address":        {[]string{"--to", ":1", "--from", ":8080", "--health", "127.0.0.1:8080"}, []string{"--health:", "--from"}},
+		"admin where it listens":       {[]string{"--to", ":1", "--from", ":8080", "--admin", "localhost:8080"}, []string{"--admin:", "--from"}},
+		"a port that is not set":       {[]string{"--to", ":1", "--from", ":{env.TEST_NOT_SET}"}, []string{"--from: the variable TEST_NOT_SET of {env.TEST_NOT_SET} is not set"}},
+		"a variable without its colon": {[]string{"--to", ":1", "--from", "{env.TEST_PORT}"}, []string{"--from:", ": :{env.TEST_PORT}"}},
+		"a provider in capitals":       {[]string{"--to", ":1", "--provider", "Githb"}, []string{`--provider: "Githb" is not a provider; did you mean github?`}},
+		"Redis without a scheme":       {[]string{"--to", ":1", "--redis", "localhost:6379"}, []string{"--redis: ", "redis://"}},
+		"settings of two flags":        {[]string{"--to", ":1", "--provider", "github", "--dedup", "key header X"}, []string{"--dedup: "}},
+		"HTTPS on 80":                  {[]string{"--to", ":1", "--from", "https://example.com:80"}, []string{"--from:", "violate"}},
 		"a path with a query":          {[]string{"--to", ":1", "--path", "/hooks?a=b"}, []string{"--path", `"/hooks?a=b"`}},
 		"a URL as a path":              {[]string{"--to", ":1", "--path", "https://u:open-sesame@h/hooks"}, []string{"--path", "/webhooks/*"}},
 		"a variable as a path":         {[]string{"--to", ":1", "--path", "/{$HOOKS}"}, []string{"--path", "{env.NAME}"}},
@@ -250,6 +275,8 @@ func TestMistakes(t *testing.T) {
 		"admin at a path":              {[]string{"--to", ":1", "--admin", "/tmp/x.sock"}, []string{`"/tmp/x.sock" is not an address`}},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Setenv("TEST_PORT", "3000")
+			t.Setenv("TEST_URL", "http://u:open-sesame@h")
 			w, err := writtenFor(t, c.args...)
 			if err == nil {
 				err = w.check(t)
@@ -264,6 +291,9 @@ func TestMistakes(t *testing.T) {
 			}
 			if strings.Contains(err.Error(), "open-sesame") {
 				t.Errorf("it shows the password: %s", err)
+			}
+			if place := regexp.MustCompile(`(Caddyfile|--[a-z]+):\d`).FindString(err.Error()); place != "" {
+				t.Errorf("it names the place %s, which is in no file of the user: %s", place, err)
 			}
 		})
 	}
@@ -306,13 +336,161 @@ func TestAdminOfTheEnvironment(t *testing.T) {
 
 // A word of no flag may be a secret that its quotation marks have lost.
 func TestWordsOfNoFlag(t *testing.T) {
-	cmd := new(cobra.Command)
-	proxyCommand.CobraFunc(cmd)
-	if err := cmd.Args(cmd, []string{"Bearer", "open-sesame"}); err == nil || !strings.Contains(err.Error(), "2 words") || strings.Contains(err.Error(), "sesame") {
-		t.Errorf("it says %v", err)
+	for _, c := range []struct {
+		args []string
+		want string
+	}{
+		{[]string{"--to", ":1"}, ""},
+		{[]string{"--from", ":8080", "localhost:3000"}, `"localhost:3000" belongs to none`},
+		{[]string{"--observe", "--header-up", "Authorization:", "open-sesame"}, "not shown"},
+		{[]string{"--redis", "redis://u:open", "sesame@h"}, "not shown"},
+		{[]string{"--dedup", "password", "open-sesame"}, "not shown"},
+		{[]string{"--to", ":1", "redis://u:open-sesame@h"}, "not shown"},
+		{[]string{"--to", ":1", "github=open-sesame"}, "not shown"},
+	} {
+		cmd := new(cobra.Command)
+		proxyCommand.CobraFunc(cmd)
+		if err := cmd.ParseFlags(c.args); err != nil {
+			t.Fatal(err)
+		}
+		err := cmd.Args(cmd, cmd.Flags().Args())
+		if c.want == "" && err != nil || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want) || strings.Contains(err.Error(), "sesame")) {
+			t.Errorf("%q: %v; want %q", c.args, err, c.want)
+		}
 	}
-	if err := cmd.Args(cmd, nil); err != nil {
-		t.Error(err)
+}
+
+// A word of the directive that is written as a flag is shown as the line that it stands for.
+func TestLinesAsFlags(t *testing.T) {
+	for _, c := range []struct {
+		args []string
+		want string
+	}{
+		{[]string{"--retention", "1d"}, "use --dedup 'retention 1d'"},
+		{[]string{"--retention=1d"}, "use --dedup 'retention 1d'"},
+		{[]string{"--on-missing", "reject", "--to", ":1"}, "use --dedup 'on_missing reject'"},
+		{[]string{"--max_attempts"}, "use --dedup 'max_attempts ...'"},
+		{[]string{"--key", "header", "X-Id"}, "use --dedup 'key ...'"},
+		{[]string{"--store", "redis://u:open-sesame@h"}, "use --dedup 'store ...'"},
+		{[]string{"--retentoin", "1d"}, "unknown flag: --retentoin"},
+	} {
+		p, cmd := new(proxy), new(cobra.Command)
+		p.defineFlags(cmd)
+		err := lineOfFlag(cmd.ParseFlags(c.args), c.args)
+		if err == nil || !strings.HasSuffix(err.Error(), c.want) || !strings.HasPrefix(err.Error(), "unknown flag: --") {
+			t.Errorf("%q: %v; want %q", c.args, err, c.want)
+		}
+	}
+	for _, word := range caddymodule.Subdirectives() {
+		p, cmd := new(proxy), new(cobra.Command)
+		p.defineFlags(cmd)
+		if err := lineOfFlag(cmd.ParseFlags([]string{"--" + word}), nil); cmd.Flags().Lookup(word) == nil && !strings.Contains(err.Error(), "--dedup '"+word+" ...'") {
+			t.Errorf("--%s: %v", word, err)
+		}
+	}
+}
+
+// The values of variables are those of the machine that the command runs on, and the Caddyfile has
+// the variables.
+func TestVariablesInFlags(t *testing.T) {
+	for name, value := range map[string]string{"PORT": "9000", "HOST": "127.0.0.1", "NAME": "example.com", "SENDER": "github", "SERVICE": "https://10.0.0.1:3000", "HOOKS": "/hooks", "LISTEN": "localhost:2020"} {
+		t.Setenv("TEST_"+name, value)
+	}
+	for _, c := range []struct {
+		args, text, says []string
+		listens          []listener
+	}{
+		{
+			[]string{"--from", ":{env.TEST_PORT}", "--admin", "off"},
+			[]string{"\nhttp://:{$TEST_PORT} {\n", "store file dedup-{$TEST_PORT}\n"},
+			[]string{"http://localhost:9000/", "state:  /data/caddy/dedup-9000\n"},
+			[]listener{{"--from", ":9000"}},
+		},
+		{
+			[]string{"--from", "{env.TEST_HOST}:{env.TEST_PORT}"},
+			[]string{"\nhttp://:{$TEST_PORT} {\n\tbind {$TEST_HOST}\n", "admin unix//data/caddy/dedup-admin-{$TEST_HOST}-{$TEST_PORT}.sock|0600\n"},
+			[]string{"http://127.0.0.1:9000/"},
+			[]listener{{"--from", "127.0.0.1:9000"}},
+		},
+		{
+			[]string{"--from", "https://{env.TEST_NAME}", "--disable-redirects", "--admin", "{env.TEST_LISTEN}"},
+			[]string{"\nhttps://{$TEST_NAME} {\n", "this proxy serves {$TEST_NAME}", "admin {$TEST_LISTEN}\n"},
+			[]string{"https://example.com/"},
+			[]listener{{"--from", ":443"}, {"--admin", "localhost:2020"}},
+		},
+		{
+			[]string{"--from", ":8080", "--health", ":{env.TEST_PORT}", "--to", "{env.TEST_SERVICE}", "--insecure", "--admin", "off"},
+			[]string{"\nhttp://:{$TEST_PORT} {\n\tdedup_health", "reverse_proxy {$TEST_SERVICE} {\n", "tls_insecure_skip_verify"},
+			[]string{"health: http://localhost:9000/ready"},
+			[]listener{{"--from", ":8080"}, {"--health", ":9000"}},
+		},
+		{
+			[]string{"--from", ":8080", "--to", "localhost:{env.TEST_PORT}", "--provider", "{env.TEST_SENDER}", "--path", "{env.TEST_HOOKS}/*", "--admin", "off"},
+			[]string{"dedup {$TEST_HOOKS}/* {$TEST_SENDER}\n", "reverse_proxy localhost:{$TEST_PORT}\n"},
+			[]string{"webhooks of github at /hooks/*", "http://localhost:8080/hooks/try"},
+			[]listener{{"--from", ":8080"}},
+		},
+		{
+			[]string{"--from", ":8080", "--to", ":1", "--verify", "{env.TEST_SENDER}={env.TEST_SECRET}", "--admin", "off"},
+			[]string{"dedup github {\n\t\tverify github {env.TEST_SECRET}\n"},
+			[]string{"signed requests"},
+			[]listener{{"--from", ":8080"}},
+		},
+	} {
+		args := c.args
+		if !slices.Contains(args, "--to") {
+			args = append(args, "--to", ":1")
+		}
+		w, err := writtenFor(t, args...)
+		if err != nil {
+			t.Errorf("%q: %v", args, err)
+			continue
+		}
+		config, err := adapt(w.text)
+		if err != nil {
+			t.Errorf("%q: %v in\n%s", args, err, w.text)
+			continue
+		}
+		for _, want := range c.text {
+			if !strings.Contains(w.text, want) {
+				t.Errorf("%q stands for\n%swant %q in it", args, w.text, want)
+			}
+		}
+		for _, want := range c.says {
+			if said := w.summary() + "\n"; !strings.Contains(said, want) {
+				t.Errorf("%q: it says\n%swant %q in it", args, said, want)
+			}
+		}
+		adminAt := config.Admin.Listen
+		if config.Admin.Disabled {
+			adminAt = adminOff
+		}
+		if got := w.listeners(adminAt); !slices.Equal(got, c.listens) {
+			t.Errorf("%q listens at %q; want %q", args, got, c.listens)
+		}
+	}
+}
+
+// A secret to verify names the provider; a secret of another sender does not make it one.
+func TestVerifyNamesTheProvider(t *testing.T) {
+	for _, args := range [][]string{
+		{"--verify", "github={env.A}"},
+		{"--verify", "github={env.A}", "--provider", "github"},
+		{"--verify", "github={env.A}", "--verify", "github={env.B}"},
+		{"--verify", "github={env.A}", "--provider", "stripe", "--verify", "stripe={env.B}"},
+	} {
+		w, err := writtenFor(t, append(args, "--from", ":8080", "--to", ":1")...)
+		want := []string{"github"}
+		if slices.Contains(args, "stripe") {
+			want = []string{"stripe", "github"}
+		}
+		if err != nil || !slices.Equal(w.handler.Providers, want) || !strings.Contains(w.text, "\tdedup "+strings.Join(want, " ")+" {\n") {
+			t.Errorf("%q: %v; it stands for\n%s", args, err, w.text)
+			continue
+		}
+		if said := w.summary(); !strings.Contains(said, "every request without a valid signature gets 401") {
+			t.Errorf("%q: it says %s", args, said)
+		}
 	}
 }
 
@@ -352,6 +530,7 @@ func TestSummary(t *testing.T) {
 		"its own":       {[]string{"--from", "http://0.0.0.0", "--to", ":1", "--dedup", "store memory"}, []string{"state:  as --dedup says", "hello http://localhost/"}},
 		"observe":       {[]string{"--dedup", "observe"}, []string{"caddy-dedup observes :1, and every request passes\n"}},
 		"its flag":      {[]string{"--observe"}, []string{"caddy-dedup observes :1, and every request passes\n"}},
+		"paths, commas": {[]string{"--from", ":8080", "--path", "/a,/b"}, []string{"Idempotency-Key at /a, /b ("}},
 		"paths":         {[]string{"--from", ":8080", "--path", "/webhooks/*", "--path", "/orders"}, []string{"the header Idempotency-Key at /webhooks/*, /orders (POST, PATCH)", "-d hello http://localhost:8080/webhooks/try\n"}},
 		"path, no curl": {[]string{"--from", ":8080", "--provider", "stripe", "--path", "/hooks"}, []string{"webhooks of stripe at /hooks (", "try:    http://localhost:8080/hooks\n"}},
 		"commas":        {[]string{"--provider", "github,stripe"}, []string{"webhooks of github, stripe"}},

@@ -37,7 +37,7 @@ func (p *proxy) hide(name, text string) string {
 // another value or if a flag uses its placeholder.
 func (p *proxy) variable(name, value string) string {
 	value = caddy.NewEmptyReplacer().ReplaceKnown(value, "") // it removes the backslash of \{
-	given := strings.Join(slices.Concat(p.to, p.redis, p.dedup, p.verify, p.headerUp, p.headerDown, p.paths), " ") + p.file + p.admin
+	given := strings.Join(slices.Concat(p.to, p.providers, p.redis, p.dedup, p.verify, p.headerUp, p.headerDown, p.paths), " ") + p.from + p.file + p.admin + p.health
 	free := name
 	for i := 2; ; i++ {
 		has, taken := p.secrets[free]

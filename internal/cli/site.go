@@ -5,10 +5,14 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"os"
+	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
 
+	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/caddyconfig/httpcaddyfile"
 )
 
@@ -17,6 +21,8 @@ import (
 type site struct {
 	scheme, host, port string
 	ip                 bool
+
+	hostText, portText string // in a Caddyfile, where placeholders stay
 }
 
 // defaultPorts are the ports of the schemes.
@@ -24,7 +30,11 @@ var defaultPorts = map[string]string{"http": "80", "https": "443"}
 
 // readSite reads the value of a flag. Empty parts get Caddy's defaults: HTTPS for a name,
 // HTTP for all else.
-func readSite(flag, text string) (site, error) {
+func readSite(flag, given string) (site, error) {
+	text, err := resolve(flag, given)
+	if err != nil {
+		return site{}, err
+	}
 	a, err := httpcaddyfile.ParseAddress(text)
 	s := site{scheme: a.Scheme, host: a.Host, port: a.Port}
 	if ip, err := netip.ParseAddr(s.host); err == nil {
@@ -45,23 +55,114 @@ func readSite(flag, text string) (site, error) {
 	case a.Path != "":
 		err = errors.New("it has a path")
 	case noColon == nil:
-		err = fmt.Errorf("a port has a colon before it: :%s", text)
+		err = fmt.Errorf("a port has a colon before it: :%s", given)
 	case s.port == "0":
+		err = errors.New("its port is a number from 1 to 65535")
+	case s.scheme == "http" && s.port == defaultPorts["https"], s.scheme == "https" && s.port == defaultPorts["http"]:
+		err = fmt.Errorf("%s:// on port %s violates the convention of these ports", s.scheme, s.port)
+	}
+	if err != nil {
+		return s, fmt.Errorf("--%s: %q is not an address to listen on: %w; use one such as :8080, 127.0.0.1:8080, http://:8080 or example.com", flag, given, err)
+	}
+	s.hostText, s.portText = partsInCaddyfile(given, s)
+	return s, nil
+}
+
+// partsInCaddyfile returns the host and the port as a Caddyfile has them: with the placeholders of the
+// address where one is made of these alone, and else as they are.
+func partsInCaddyfile(given string, s site) (host, port string) {
+	if _, rest, ok := strings.Cut(given, "://"); ok {
+		given = rest
+	}
+	host = given
+	if i := strings.LastIndex(given, ":"); i >= 0 {
+		host, port = given[:i], given[i+1:]
+	}
+	if now, err := resolve("", host); err != nil || now != s.host {
+		host = s.host
+	}
+	if now, err := resolve("", port); err != nil || now != s.port {
+		port = s.port
+	}
+	return inCaddyfile(host), inCaddyfile(port)
+}
+
+// envPlaceholder matches the variables in a value.
+var envPlaceholder = regexp.MustCompile(`\{env\.([^{}:\s]+)\}`)
+
+// resolve returns a flag's value with those of the variables in it. Of addresses, paths and names
+// Caddy replaces no {env.*}, or only after it has checked them.
+func resolve(flag, text string) (_ string, err error) {
+	value := envPlaceholder.ReplaceAllStringFunc(text, func(placeholder string) string {
+		name := envPlaceholder.FindStringSubmatch(placeholder)[1]
+		value := os.Getenv(name)
+		if value == "" {
+			err = fmt.Errorf("--%s: the variable %s of %s is not set", flag, name, placeholder)
+		}
+		return value
+	})
+	return value, err
+}
+
+func resolveAll(flag string, texts []string) (values []string, err error) {
+	for _, text := range texts {
+		value, err := resolve(flag, text)
+		if err != nil {
+			return nil, err
+		}
+		values = append(values, value)
+	}
+	return values, nil
+}
+
+// inCaddyfile returns a value as a Caddyfile has it, for which Caddy replaces the variables before it
+// reads the Caddyfile.
+func inCaddyfile(text string) string { return envPlaceholder.ReplaceAllString(text, "{$$$1}") }
+
+func allInCaddyfile(texts []string) (all []string) {
+	for _, text := range texts {
+		all = append(all, inCaddyfile(text))
+	}
+	return all
+}
+
+// checkService refuses what `reverse_proxy` reads as the name of a host, but is none.
+func checkService(given, text string) error {
+	scheme, rest, hasScheme := strings.Cut(text, "://")
+	if !hasScheme {
+		rest = text
+	}
+	at, err := caddy.ParseNetworkAddressWithDefaults(rest, "tcp", 80)
+	_, notNumber := strconv.Atoi(rest)
+	switch {
+	case strings.Contains(rest, "{"): // known when a request comes
+		return nil
+	case strings.ContainsAny(text, " \t\r\n,") && !at.IsUnixNetwork():
+		err = errors.New("it has a space or a comma; several addresses are several --to, or one with commas between them")
+	case hasScheme && !slices.Contains([]string{"http", "https", "h2c"}, scheme):
+		err = fmt.Errorf("its scheme is %s; a service is reached over http, https or h2c", scheme)
+	case err != nil:
+	case notNumber == nil:
+		err = fmt.Errorf("a port has a colon before it: localhost:%s", given)
+	case !hasScheme && (at.IsUnixNetwork() || caddy.IsFdNetwork(at.Network)):
+	case strings.Contains(rest, "/") && !slices.Contains([]string{"tcp", "tcp4", "tcp6"}, at.Network), strings.Contains(at.Host, "/"), hasScheme && strings.Contains(rest, "/"):
+		err = errors.New("it has a path; requests keep theirs")
+	case at.StartPort == 0:
 		err = errors.New("its port is a number from 1 to 65535")
 	}
 	if err != nil {
-		return s, fmt.Errorf("--%s: %q is not an address to listen on: %w; use one such as :8080, 127.0.0.1:8080, http://:8080 or example.com", flag, text, err)
+		return fmt.Errorf("--to: %q is not the address of a service: %w; use one such as localhost:3000, https://example.com or unix//run/service.sock", given, err)
 	}
-	return s, nil
+	return nil
 }
 
 // address is the site's address in a Caddyfile. One that names no host takes requests for
 // every host.
 func (s site) address() string {
 	if s.scheme == "http" && !s.named() {
-		return "http://:" + s.port
+		return "http://:" + s.portText
 	}
-	return s.url()
+	return s.urlOf(s.hostText, s.portText)
 }
 
 // named reports whether the site has the name of a host.
@@ -84,7 +185,11 @@ func (s site) url() string {
 	if ip, err := netip.ParseAddr(host); host == "" || err == nil && ip.IsUnspecified() {
 		host = "localhost"
 	}
-	url := s.scheme + "://" + net.JoinHostPort(host, s.port)
+	return s.urlOf(host, s.port)
+}
+
+func (s site) urlOf(host, port string) string {
+	url := s.scheme + "://" + net.JoinHostPort(host, port)
 	return strings.TrimSuffix(url, ":"+defaultPorts[s.scheme])
 }
 
@@ -106,6 +211,19 @@ func (p *proxy) listeners(adminAt string) []listener {
 	return all
 }
 
+// checkDistinct refuses two flags with one address, also where nothing is to listen, as with --print.
+func checkDistinct(all []listener) error {
+	for i, l := range all {
+		host, port, _ := net.SplitHostPort(l.address)
+		for _, other := range all[:i] {
+			if otherHost, otherPort, _ := net.SplitHostPort(other.address); port == otherPort && (host == otherHost || host == "" || otherHost == "") {
+				return fmt.Errorf("%s: %s has the port of %s; use another one, such as :8081", l.flag, l.address, other.flag)
+			}
+		}
+	}
+	return nil
+}
+
 // checkPorts refuses a port that is taken, by another process or by another flag. Caddy would
 // share it, and the kernel would give each listener a part of the requests: a duplicate that
 // comes to the other one runs again, or a client reaches the admin API.
@@ -122,7 +240,7 @@ func checkPorts(all []listener) error {
 }
 
 // listen is what the admin API's socket is named after.
-func (s site) listen() string { return net.JoinHostPort(s.host, s.port) }
+func (s site) listen() string { return net.JoinHostPort(s.hostText, s.portText) }
 
-// directory is the name of the site's own file store: two proxies on one machine need two.
-func (s site) directory() string { return "dedup-" + s.port }
+// directoryOf returns the name of the file store of a port: two proxies on one machine need two.
+func directoryOf(port string) string { return "dedup-" + port }

@@ -17,12 +17,12 @@ func (p *proxy) summary() string {
 	switch {
 	case len(p.handler.Verify) > 0: // a command cannot sign
 		what, try = "signed requests", "have the sender deliver again"
-	case len(p.providers) > 0:
-		what, try = "webhooks of "+strings.Join(p.providers, ", "), p.delivery(p.providers[0])
+	case len(p.handler.Providers) > 0:
+		what, try = "webhooks of "+strings.Join(p.handler.Providers, ", "), p.delivery(p.handler.Providers[0])
 	case len(p.handler.Keys) > 0:
 		what, try = "requests with the keys of --dedup", p.url()
 	}
-	state := cmp.Or(p.file, filepath.Join(p.data, p.site.directory()))
+	state := cmp.Or(p.file, filepath.Join(p.data, directoryOf(p.site.port)))
 	switch {
 	case p.handler.StoreRaw != nil:
 		state = "as --dedup says"
@@ -33,8 +33,8 @@ func (p *proxy) summary() string {
 	if p.handler.Observe {
 		does = "caddy-dedup observes " + strings.Join(p.to, ", ") + ", and every request passes"
 	}
-	if len(p.paths) > 0 {
-		what += " at " + strings.Join(p.paths, ", ")
+	if len(p.protected) > 0 {
+		what += " at " + strings.Join(p.protected, ", ")
 	}
 	lines := []string{
 		does,
@@ -74,8 +74,8 @@ func (p *proxy) request(field string) string {
 
 // url is one that is protected.
 func (p *proxy) url() string {
-	if len(p.paths) > 0 {
-		return p.site.url() + strings.ReplaceAll(p.paths[0], "*", "try")
+	if len(p.protected) > 0 {
+		return p.site.url() + strings.ReplaceAll(p.protected[0], "*", "try")
 	}
 	return p.site.url() + "/"
 }
