@@ -1,9 +1,13 @@
 package caddymodule
 
 import (
+	"fmt"
+	"slices"
+
 	"github.com/caddyserver/caddy/v2"
 
 	"github.com/caddy-dedup/caddy-dedup/internal/admin"
+	"github.com/caddy-dedup/caddy-dedup/internal/delivery"
 	"github.com/caddy-dedup/caddy-dedup/internal/exchange"
 )
 
@@ -31,7 +35,7 @@ func (*AdminAPI) CaddyModule() caddy.ModuleInfo {
 
 // Routes implements [caddy.AdminRouter].
 func (*AdminAPI) Routes() []caddy.AdminRoute {
-	api := &admin.API{Open: openStores, ParseDuration: caddy.ParseDuration, User: exchange.User}
+	api := &admin.API{Open: openStores, ParseDuration: caddy.ParseDuration, CheckProvider: checkKnownProvider, User: exchange.User}
 	var routes []caddy.AdminRoute
 	for _, route := range api.Routes() {
 		routes = append(routes, caddy.AdminRoute{Pattern: route.Pattern, Handler: caddy.AdminHandlerFunc(route.Serve)})
@@ -45,6 +49,26 @@ func openStores() (open []admin.Store) {
 		open = append(open, store)
 	}
 	return open
+}
+
+// checkKnownProvider refuses a provider that is neither in the catalogue nor a prefix of a configuration
+// of this process.
+func checkKnownProvider(name string) error {
+	known := []string{labelAPI, labelCustom}
+	processMetrics.providers.Range(func(label, _ any) bool {
+		known = append(known, label.(string))
+		return true
+	})
+	if _, ok := delivery.ProviderNamed(name); ok || slices.Contains(known, name) {
+		return nil
+	}
+	slices.Sort(known)
+	hint := ""
+	if near := append(delivery.NearNames(name), delivery.Nearest(name, known)...); len(near) > 0 {
+		slices.Sort(near)
+		hint = "did you mean " + delivery.Alternatives(slices.Compact(near)) + "? "
+	}
+	return fmt.Errorf("%q is not a provider; %saccepted are the names of `caddy-dedup providers` and %s", name, hint, delivery.Alternatives(slices.Compact(known)))
 }
 
 var _ caddy.AdminRouter = (*AdminAPI)(nil)

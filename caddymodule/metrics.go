@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
+	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -37,6 +38,7 @@ func init() { stores.Observer = processMetrics }
 // metrics are counters. Every series exists from the start: Prometheus sees no increase in a
 // series whose first sample is 1.
 type metrics struct {
+	providers   sync.Map // the labels of all handlers so far
 	requests    *prometheus.CounterVec
 	runs        *prometheus.CounterVec
 	durations   *prometheus.HistogramVec
@@ -84,6 +86,7 @@ func (m *metrics) addHandler(c exchange.Config) {
 		labels = append(labels, cmp.Or(source.Provider, c.Label))
 	}
 	for _, label := range labels {
+		m.providers.Store(label, nil)
 		for _, o := range exchange.Outcomes {
 			m.requests.WithLabelValues(label, string(o), observedLabel(c.Observe))
 		}

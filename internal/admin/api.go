@@ -28,6 +28,9 @@ type API struct {
 	Open func() []Store
 	// ParseDuration reads a duration as the configuration has them, such as 90s or 7d.
 	ParseDuration func(text string) (time.Duration, error)
+	// CheckProvider returns an error for a provider that the process does not know, with those that
+	// it knows; it may be nil. Keys of an earlier configuration may have others.
+	CheckProvider func(name string) error
 	// User names the user who asks, "" if unknown; it may be nil.
 	User func(r *http.Request) string
 }

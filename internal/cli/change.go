@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/caddy-dedup/caddy-dedup/internal/admin"
+	"github.com/caddy-dedup/caddy-dedup/internal/delivery"
 )
 
 func showCommand() *cobra.Command {
@@ -107,6 +108,9 @@ func selectKeys(cmd *cobra.Command, args []string) (*selection, error) {
 		of := ""
 		if provider != "" {
 			of = " of " + provider
+			if near := delivery.NearNames(provider); len(near) > 0 && !slices.Contains(near, provider) {
+				of += " (did you mean " + delivery.Alternatives(near) + "?)"
+			}
 		}
 		s.failed = errors.Join(s.failed, fmt.Errorf("there is no key and no delivery ID %s%s%s", strings.Join(unknown, ", "), of, hint))
 	}

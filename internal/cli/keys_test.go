@@ -41,7 +41,12 @@ type rig struct {
 func newRig(t *testing.T) *rig {
 	t.Helper()
 	r := &rig{a: operated{admintest.Open(t, "a", "default")}, b: operated{admintest.Open(t, "b", "default")}, input: strings.NewReader("")}
-	api := &admin.API{Open: func() []admin.Store { return []admin.Store{r.a.Enter(), r.b.Enter()} }, ParseDuration: time.ParseDuration}
+	api := &admin.API{Open: func() []admin.Store { return []admin.Store{r.a.Enter(), r.b.Enter()} }, ParseDuration: time.ParseDuration, CheckProvider: func(name string) error {
+		if name != "github" && name != "orders" {
+			return fmt.Errorf("%q is not a provider", name)
+		}
+		return nil
+	}}
 	mux := http.NewServeMux()
 	for _, route := range api.Routes() {
 		mux.HandleFunc(route.Pattern, func(w http.ResponseWriter, q *http.Request) {
@@ -319,6 +324,24 @@ func TestRepeatedFilters(t *testing.T) {
 		r.want(t, 2, args, args[1], args[2], "takes one value")
 	}
 	r.want(t, 0, []string{"list", "--state", "complete", "--state", "held", "--provider", "github"}, "one")
+}
+
+// No key of a provider that does not exist is no result. A prefix of an earlier configuration has its
+// keys, and one of this configuration may have none.
+func TestProviderFilter(t *testing.T) {
+	r := newRig(t)
+	r.a.put(t, "earlier", "one", "run 1", idempotency.Complete)
+	for provider, status := range map[string]int{"githb": 2, "github": 0, "orders": 0, "earlier": 0} {
+		said := map[int]string{0: "", 2: `"githb" is not a provider`}[status]
+		for _, more := range []string{"--wide", "--all", "--json"} {
+			r.want(t, status, []string{"list", "--provider", provider, more}, said)
+		}
+	}
+	for i := range admin.MostKeys + 1 { // more than a page
+		r.a.put(t, "earlier", fmt.Sprint(i), "run", idempotency.Complete)
+	}
+	r.want(t, 2, []string{"list", "--provider", "githb"}, `"githb" is not a provider`)
+	r.want(t, 1, []string{"show", "--provider", "githb", "one"}, `"one" of githb`, "did you mean github?")
 }
 
 // Each mistake has a status, and says what is accepted.

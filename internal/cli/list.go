@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"io"
+	"net/http"
 	"net/url"
 	"os"
 	"slices"
@@ -107,6 +108,10 @@ func list(cmd *cobra.Command, args []string) error {
 	}
 	if newest.more {
 		fmt.Fprintln(cmd.ErrOrStderr(), "There are more keys; list them with a higher --limit, or with --all")
+	}
+	if provider := query.Get(admin.ParamProvider); err == nil && !printed && provider != "" {
+		// Only the answer that has seen all keys refuses a provider that is unknown.
+		err = client.do(cmd.Context(), http.MethodGet, admin.ListPath+"?"+url.Values{admin.ParamProvider: {provider}, admin.ParamLimit: {"1"}}.Encode(), nil, new(admin.Page))
 	}
 	json, _ := flags.GetBool("json")
 	switch {
