@@ -73,6 +73,24 @@ func TestProxyCommandNeedsNoFile(t *testing.T) {
 	})
 }
 
+// A container without a shell follows the variable of its platform.
+func TestProxyCommandListensOnAVariablePort(t *testing.T) {
+	t.Parallel()
+	up := startUpstream(t, answers201)
+	dir, port := shortTempDir(t), freeport.Of(t)
+	p := startProcessWith(t, dir, append(homeEnv(dir), fmt.Sprint("TEST_PORT=", port)), binary, "proxy", "--from", "127.0.0.1:{env.TEST_PORT}", "--to", up.addr, "--path", "/a,/b")
+	p.addr, p.conf.dir = fmt.Sprintf("127.0.0.1:%d", port), dir
+	eventually(t, "the proxy has started", func() bool { return strings.Contains(p.log.String(), "caddy-dedup protects ") })
+	for _, path := range []string{"/a", "/b"} {
+		first := p.post(t, path, "k"+path[1:], "body")
+		wantFresh(t, first, 201, "run 1 of k"+path[1:])
+		wantReplay(t, p.post(t, path, "k"+path[1:], "body"), first)
+	}
+	if _, err := os.Stat(filepath.Join(dir, "data", "caddy", fmt.Sprintf("dedup-admin-127.0.0.1-%d.sock", port))); err != nil {
+		t.Error(err)
+	}
+}
+
 func TestProxyCommandForAProviderOnRedis(t *testing.T) {
 	t.Parallel()
 	up := startUpstream(t, answers201)
@@ -103,6 +121,10 @@ func TestProxyCommandMistakes(t *testing.T) {
 		"no target":        {[]string{"--from", ":8080"}, []string{`"to"`}},
 		"unknown provider": {[]string{"--from", "127.0.0.1:1", "--to", "localhost:3000", "--provider", "gitbuh"}, []string{"gitbuh", "github"}},
 		"lease too short":  {[]string{"--from", "127.0.0.1:1", "--to", "localhost:3000", "--redis", "redis://u:open-sesame@localhost", "--dedup", "lease 1s"}, []string{"lease", "1.5s"}},
+		"line as a flag":   {[]string{"--from", "127.0.0.1:1", "--to", "localhost:3000", "--retention", "1d"}, []string{"unknown flag: --retention", "--dedup 'retention 1d'"}},
+		"extra word":       {[]string{"--from", "127.0.0.1:1", "localhost:3000"}, []string{`"localhost:3000" belongs to none`}},
+		"health as from":   {[]string{"--from", ":8080", "--to", "localhost:3000", "--health", ":8080"}, []string{"--health: :8080", "--from"}},
+		"port, no colon":   {[]string{"--from", "127.0.0.1:1", "--to", "3000"}, []string{`--to: "3000"`, "localhost:3000"}},
 		"wrong URL":        {[]string{"--from", "127.0.0.1:1", "--to", "localhost:3000", "--redis", "http://u:open-sesame@localhost"}, []string{"redis://"}},
 	} {
 		for _, begin := range [][]string{{"proxy"}, {"proxy", "--print"}} {

@@ -138,6 +138,9 @@ func TestEmptyAddress(t *testing.T) {
 	if said, status := look(t, directory, "--address", ""); status != 2 || !strings.Contains(said, "--address is empty") {
 		t.Errorf("it ended with %d: %s", status, said)
 	}
+	if said, status := look(t, directory, "--address", "2019"); status != 2 || !strings.Contains(said, "--address: ") || !strings.Contains(said, "localhost:2019") {
+		t.Errorf("a port alone: it ended with %d: %s", status, said)
+	}
 }
 
 func TestAddressesOfAdminAPIs(t *testing.T) {
@@ -155,7 +158,7 @@ func TestAddressesOfAdminAPIs(t *testing.T) {
 			t.Errorf("%s is %+v, %v; want %s", text, got, err, want)
 		}
 	}
-	for _, text := range []string{"/run/a.sock", "unix:/run/a.sock", "unix:///run/a.sock", "unix/", "localhost:2019-2020", "http://localhost:2019", "localhost:2019/dedup", "localhost:x"} {
+	for _, text := range []string{"2019", "/run", "/run/a.sock", "unix:/run/a.sock", "unix:///run/a.sock", "unix/", "localhost:2019-2020", "http://localhost:2019", "localhost:2019/dedup", "localhost:x"} {
 		if got, err := parseAdmin(text); err == nil || !strings.Contains(err.Error(), text) || !strings.Contains(err.Error(), "localhost:2019 or unix//run") {
 			t.Errorf("%s is %+v, %v", text, got, err)
 		}

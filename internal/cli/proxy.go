@@ -48,7 +48,9 @@ as {env.REDIS_PASSWORD}. Several --redis are nodes of one cluster.
 
 --verify checks the signatures of a provider's webhooks, as in
 'github={env.GITHUB_SECRET}', before anything else. Every other request gets
-401: leave those of the service itself out with --path.
+401: leave those of the service itself out with --path. It implies --provider.
+
+{env.NAME} works in every flag, as in --from ':{env.PORT}'.
 
 --dedup takes any line of the dedup directive, such as 'retention 30d'. With
 --path, such as '/webhooks/*', only requests with that path are protected, and
@@ -146,7 +148,7 @@ func lineOfFlag(err error, args []string) error {
 			value, ok = args[i+1], true
 		}
 		whole := word + " " + quote(value)
-		if _, err := new(proxy).parse(new(caddymodule.Handler), []flagText{{"--dedup", "dedup {\n" + whole + "\n}"}}); ok && err == nil && !strings.Contains(value, "@") {
+		if _, err := parseDirective(new(caddymodule.Handler), []flagText{{"--dedup", "dedup {\n" + whole + "\n}"}}); ok && err == nil && !strings.Contains(value, "@") {
 			line = whole
 		}
 	}
@@ -293,7 +295,7 @@ func (p *proxy) readDirective() error {
 	if len(providers) > 0 {
 		head = "--provider"
 	}
-	var verify, lines block
+	var verify, lines, values block
 	named, err := p.verifyLines(&verify)
 	if err != nil {
 		return err
@@ -308,15 +310,20 @@ func (p *proxy) readDirective() error {
 		if err != nil {
 			return err
 		}
+		value := lineValue(text)
+		if value != text {
+			text = inCaddyfile(text)
+		}
 		lines.line(text)
+		values.line(value)
 	}
 	observe := ""
 	if p.observe {
 		observe = "observe\n"
 	}
 	p.lines = observe + verify.String() + lines.String()
-	d, err := p.parse(&p.handler, []flagText{
-		{head, "dedup " + quoteAll(providers) + " {"}, {"--observe", observe}, {"--verify", verify.String()}, {"--dedup", lines.String() + "}"},
+	d, err := parseDirective(&p.handler, []flagText{
+		{head, "dedup " + quoteAll(providers) + " {"}, {"--observe", observe}, {"--verify", verify.String()}, {"--dedup", values.String() + "}"},
 	})
 	if err != nil {
 		return err
@@ -328,7 +335,7 @@ func (p *proxy) readDirective() error {
 		return fmt.Errorf("--dedup: after the end of the directive comes %q", d.Val())
 	}
 	if len(p.redis) > 0 { // the global option has the same line
-		if _, err := p.parse(new(caddymodule.Handler), []flagText{{"--redis", "dedup {\nstore redis " + p.redisURLs(quote) + "\n}"}}); err != nil {
+		if _, err := parseDirective(new(caddymodule.Handler), []flagText{{"--redis", "dedup {\nstore redis " + p.redisURLs(quote) + "\n}"}}); err != nil {
 			return err
 		}
 	}
@@ -338,14 +345,27 @@ func (p *proxy) readDirective() error {
 	return nil
 }
 
+// lineValue returns a line of the directive with the values of variables, if its word takes no
+// placeholders: a number, a duration or one of a few words. Others stay, as secrets have to.
+func lineValue(text string) string {
+	accepts := func(line string) bool {
+		_, err := parseDirective(new(caddymodule.Handler), []flagText{{"--dedup", "dedup {\n" + line + "\n}"}})
+		return err == nil
+	}
+	if value, err := resolve("dedup", text); err == nil && value != text && !accepts(text) && accepts(value) {
+		return value
+	}
+	return text
+}
+
 // flagText is a part of a directive, and the flag that it is of.
 type flagText struct{ flag, text string }
 
 // placeOfFlag matches the place in an error about a directive that was read from flags.
 var placeOfFlag = regexp.MustCompile(`(?:, at )?(--[a-z]+):[0-9]+(?:: )?`)
 
-// parse reads a directive. An error begins with the flag that it is about.
-func (p *proxy) parse(into *caddymodule.Handler, parts []flagText) (*caddyfile.Dispenser, error) {
+// parseDirective reads a directive. An error begins with the flag that it is about.
+func parseDirective(into *caddymodule.Handler, parts []flagText) (*caddyfile.Dispenser, error) {
 	var tokens []caddyfile.Token
 	for _, part := range parts {
 		if part.text == "" {

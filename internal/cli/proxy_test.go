@@ -251,6 +251,8 @@ func TestMistakes(t *testing.T) {
 		"a network and a path":         {[]string{"--to", "tcp/localhost:1/x"}, []string{"--to:", "not the address of a service"}},
 		"a scheme of no service":       {[]string{"--to", "ftp://localhost"}, []string{"--to:", "http, https or h2c"}},
 		"services with a space":        {[]string{"--to", "a:1 b:2"}, []string{"--to:", "comma"}},
+		"no service behind a comma":    {[]string{"--to", "localhost:3000,"}, []string{"--to:", "empty"}},
+		"admin at the root":            {[]string{"--to", ":1", "--admin", "/x"}, []string{"--admin:", "unix//"}},
 		"a service on no port":         {[]string{"--to", "localhost:0"}, []string{"--to:", "1 to 65535"}},
 		"a secret in a variable":       {[]string{"--to", "{env.TEST_URL}"}, []string{"--to is not an address"}},
 		"two schemes, by the flag":     {[]string{"--to", "https://a", "--to", "http://b"}, []string{"--to: "}},
@@ -393,7 +395,7 @@ func TestLinesAsFlags(t *testing.T) {
 // The values of variables are those of the machine that the command runs on, and the Caddyfile has
 // the variables.
 func TestVariablesInFlags(t *testing.T) {
-	for name, value := range map[string]string{"PORT": "9000", "HOST": "127.0.0.1", "NAME": "example.com", "SENDER": "github", "SERVICE": "https://10.0.0.1:3000", "HOOKS": "/hooks", "LISTEN": "localhost:2020"} {
+	for name, value := range map[string]string{"PORT": "9000", "HOST": "127.0.0.1", "NAME": "example.com", "SENDER": "github", "SERVICE": "https://10.0.0.1:3000", "HOOKS": "/hooks", "LISTEN": "localhost:2020", "TIME": "3d"} {
 		t.Setenv("TEST_"+name, value)
 	}
 	for _, c := range []struct {
@@ -428,6 +430,12 @@ func TestVariablesInFlags(t *testing.T) {
 			[]string{"--from", ":8080", "--to", "localhost:{env.TEST_PORT}", "--provider", "{env.TEST_SENDER}", "--path", "{env.TEST_HOOKS}/*", "--admin", "off"},
 			[]string{"dedup {$TEST_HOOKS}/* {$TEST_SENDER}\n", "reverse_proxy localhost:{$TEST_PORT}\n"},
 			[]string{"webhooks of github at /hooks/*", "http://localhost:8080/hooks/try"},
+			[]listener{{"--from", ":8080"}},
+		},
+		{
+			[]string{"--from", ":8080", "--dedup", "retention {env.TEST_TIME}", "--dedup", "key value {env.TEST_PORT}:{http.request.header.X}", "--dedup", "store redis {env.TEST_SERVICE}", "--admin", "off"},
+			[]string{"retention {$TEST_TIME}\n", "key value {env.TEST_PORT}:{http.request.header.X}\n", "store redis {env.TEST_SERVICE}\n"},
+			nil,
 			[]listener{{"--from", ":8080"}},
 		},
 		{

@@ -137,6 +137,8 @@ func checkService(given, text string) error {
 	switch {
 	case strings.Contains(rest, "{"): // known when a request comes
 		return nil
+	case rest == "":
+		err = errors.New("it is empty")
 	case strings.ContainsAny(text, " \t\r\n,") && !at.IsUnixNetwork():
 		err = errors.New("it has a space or a comma; several addresses are several --to, or one with commas between them")
 	case hasScheme && !slices.Contains([]string{"http", "https", "h2c"}, scheme):
@@ -146,7 +148,7 @@ func checkService(given, text string) error {
 		err = fmt.Errorf("a port has a colon before it: localhost:%s", given)
 	case !hasScheme && (at.IsUnixNetwork() || caddy.IsFdNetwork(at.Network)):
 	case strings.Contains(rest, "/") && !slices.Contains([]string{"tcp", "tcp4", "tcp6"}, at.Network), strings.Contains(at.Host, "/"), hasScheme && strings.Contains(rest, "/"):
-		err = errors.New("it has a path; requests keep theirs")
+		err = errors.New("it has a path, but requests keep their own")
 	case at.StartPort == 0:
 		err = errors.New("its port is a number from 1 to 65535")
 	}
