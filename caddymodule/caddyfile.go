@@ -49,13 +49,15 @@ var separators = regexp.MustCompile(`[,\s]+/`)
 func checkMatcher(d caddyfile.Dispenser) error {
 	at, args := d, d.RemainingArgs()
 	var paths []string
+	comma := false
 	for _, arg := range args {
-		if strings.HasPrefix(arg, "/") {
-			paths = append(paths, strings.Split(separators.ReplaceAllString(strings.TrimRight(arg, ","), "\x00/"), "\x00")...)
+		if path := strings.TrimRight(arg, ","); strings.HasPrefix(arg, "/") {
+			paths = append(paths, strings.Split(separators.ReplaceAllString(path, "\x00/"), "\x00")...)
+			comma = comma || path != arg
 		}
 	}
-	if len(paths) > 1 {
-		return at.Errf("dedup takes one path; for several, write @x path %s on a line of its own, and dedup @x", strings.Join(paths, " "))
+	if len(paths) > 1 || comma {
+		return errorAt(&at, "dedup takes one path; for several, write @x path %s on a line of its own, and dedup @x", strings.Join(paths, " "))
 	}
 	return nil
 }

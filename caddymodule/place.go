@@ -21,12 +21,3 @@ func (p placed) Unwrap() error { return p.error }
 func errorAt(d *caddyfile.Dispenser, format string, args ...any) error {
 	return placed{strings.TrimPrefix(d.Err("").Error(), ", at "), fmt.Errorf(format, args...)}
 }
-
-// WithoutPlace returns an error of a directive without its place in the Caddyfile, for text that
-// is in no file.
-func WithoutPlace(err error) error {
-	if p, ok := err.(placed); ok { //nolint:errorlint // one that wraps it has its place inside
-		return p.error
-	}
-	return err
-}
