@@ -102,7 +102,7 @@ func TestDuplicateWithinARunThatHasNoTimeLeft(t *testing.T) {
 	up := startUpstream(t, g.before(answers201))
 	p := start(t, conf{store: "store memory", site: lines("route {",
 		"@short query short=1", "dedup @short {", "timeout 1s", "}", "@long not query short=1", "dedup @long",
-		dedupBlock("mode webhook", "key value {http.request.uri.query.id}", "scope one"), proxyTo(up), "}")})
+		dedupBlock("mode webhook", "key value {http.request.uri.query.id}", "scope shared one"), proxyTo(up), "}")})
 	first := p.postLater("/?id=1", "first", "body")
 	up.awaitRuns(t, "first", 1)
 	if got := p.post(t, "/?id=1&short=1", "second", "body"); got.Status != 504 {

@@ -41,7 +41,7 @@ func TestTwoDedupsOfTwoKeysAreIndependent(t *testing.T) {
 	sidecar := start(t, conf{store: store, dedup: "namespace sidecar", site: lines("dedup", proxyTo(up))})
 	for key, outer := range map[string]*caddy{
 		"in two processes": start(t, conf{store: store, dedup: "namespace gateway", site: lines("dedup", "reverse_proxy "+sidecar.addr)}),
-		"in one":           start(t, conf{store: "store memory", site: lines("route {", "dedup", dedupBlock("scope inner"), proxyTo(up), "}")}),
+		"in one":           start(t, conf{store: "store memory", site: lines("route {", "dedup", dedupBlock("scope shared inner"), proxyTo(up), "}")}),
 	} {
 		wantFresh(t, outer.post(t, "/", key, "body"), 500, "run 1 of "+key)
 		first := outer.post(t, "/", key, "body")
