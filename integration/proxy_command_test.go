@@ -126,6 +126,8 @@ func TestProxyCommandMistakes(t *testing.T) {
 		"health as from":   {[]string{"--from", ":8080", "--to", "localhost:3000", "--health", ":8080"}, []string{"--health: :8080", "--from"}},
 		"port, no colon":   {[]string{"--from", "127.0.0.1:1", "--to", "3000"}, []string{`--to: "3000"`, "localhost:3000"}},
 		"wrong URL":        {[]string{"--from", "127.0.0.1:1", "--to", "localhost:3000", "--redis", "http://u:open-sesame@localhost"}, []string{"redis://"}},
+		"two addresses":    {[]string{"--from", ":8080,:8081", "--to", "localhost:3000"}, []string{"--from: ", "one address"}},
+		"nginx's socket":   {[]string{"--from", "127.0.0.1:1", "--to", "unix:/run/x.sock"}, []string{"--to: ", "unix//run/x.sock"}},
 	} {
 		for _, begin := range [][]string{{"proxy"}, {"proxy", "--print"}} {
 			output, code := command(t, shortTempDir(t), append(begin, c.args...)...)
@@ -269,7 +271,7 @@ func TestProxyCommandOverHTTPS(t *testing.T) {
 	port, release := freeport.Claim(t)
 	release() // HTTP/3 is served over UDP
 	addr := fmt.Sprintf("localhost:%d", port)
-	p := startProcess(t, shortTempDir(t), "proxy", "--from", addr, "--to", secure.URL, "--insecure", "--disable-redirects",
+	p := startProcess(t, shortTempDir(t), "proxy", "--from", fmt.Sprintf("https://:%d", port), "--to", secure.URL, "--insecure", "--disable-redirects",
 		"--header-up", "X-Shop: a b", "--change-host-header")
 	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true, TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}} //nolint:gosec // its CA is not known here
 	post := func() (reply, error) {

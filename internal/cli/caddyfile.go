@@ -65,7 +65,7 @@ func (p *proxy) caddyfile() (string, error) {
 		if p.accessLog {
 			b.line("log")
 		}
-		b.line("respond", quote("this proxy serves "+p.site.hostText), "421")
+		b.line("respond", quote("this proxy serves "+p.site.hostOr(p.site.hostText)), "421")
 		b.close()
 	}
 	if p.health != "" {

@@ -30,7 +30,7 @@ func parseAdmin(text string) (caddy.NetworkAddress, error) {
 	case "unix":
 		one = at.Host != ""
 	case "tcp", "tcp4", "tcp6":
-		one = one && !strings.Contains(at.Host, "/") && !strings.HasPrefix(text, "/")
+		one = one && !strings.ContainsAny(at.Host, "/ \t\r\n,") && !strings.HasPrefix(text, "/")
 	default:
 		one = false
 	}

@@ -195,7 +195,13 @@ func TestMistakes(t *testing.T) {
 		"a port that is none":          {[]string{"--to", ":1", "--from", ":http-alt"}, []string{"--from", ":http-alt", ":8080"}},
 		"a port out of range":          {[]string{"--to", ":1", "--from", ":65536"}, []string{"--from", ":65536", "out of range"}},
 		"port 0":                       {[]string{"--to", ":1", "--from", ":0"}, []string{"--from", `":0"`, "1 to 65535"}},
-		"a scheme that is none":        {[]string{"--to", ":1", "--from", "ftp://:8080"}, []string{"ftp://", "unsupported"}},
+		"a scheme that is none":        {[]string{"--to", ":1", "--from", "ftp://:8080"}, []string{"--from:", "ftp://", "http or https"}},
+		"two names to listen on":       {[]string{"--to", ":1", "--from", "a.test,b.test"}, []string{"--from:", `"a.test,b.test"`, "one address"}},
+		"two ports to listen on":       {[]string{"--to", ":1", "--from", ":8080,:8081"}, []string{"--from:", "one address"}},
+		"a name with a space":          {[]string{"--to", ":1", "--from", "a b"}, []string{"--from:", "space"}},
+		"a port behind a space":        {[]string{"--to", ":1", "--from", "localhost :8080"}, []string{"--from:", "space"}},
+		"a brace in a name":            {[]string{"--to", ":1", "--from", "{host}:8080"}, []string{"--from:", `"{host}:8080"`, "'{'"}},
+		"two ports for probes":         {[]string{"--to", ":1", "--health", ":8081,:8082"}, []string{"--health:", "one address"}},
 		"an unknown provider":          {[]string{"--to", ":1", "--provider", "gitbuh"}, []string{"--provider", "gitbuh", "github"}},
 		"an unknown word":              {[]string{"--to", ":1", "--dedup", "retenton 3d"}, []string{"--dedup", "retenton", "retention"}},
 		"a matcher in a line":          {[]string{"--to", ":1", "--dedup", "github /webhooks/*"}, []string{"--path", "--provider"}},
@@ -249,10 +255,14 @@ func TestMistakes(t *testing.T) {
 		"a service with a path":        {[]string{"--to", "host/path"}, []string{"--to:", `"host/path"`, "path", "localhost:3000"}},
 		"a port and a path":            {[]string{"--to", ":1,localhost:3000/x"}, []string{"--to:", `"localhost:3000/x"`, "path"}},
 		"a network and a path":         {[]string{"--to", "tcp/localhost:1/x"}, []string{"--to:", "not the address of a service"}},
+		"a socket as of nginx":         {[]string{"--to", "unix:/run/x.sock"}, []string{"--to:", `"unix:/run/x.sock"`, "unix//run/x.sock"}},
+		"datagrams":                    {[]string{"--to", "unixgram//run/x.sock"}, []string{"--to:", "unix//run/x.sock"}},
+		"a file descriptor":            {[]string{"--to", "fd/3"}, []string{"--to:", `"fd/3"`, "file descriptor", "unix//run/service.sock"}},
 		"a scheme of no service":       {[]string{"--to", "ftp://localhost"}, []string{"--to:", "http, https or h2c"}},
 		"services with a space":        {[]string{"--to", "a:1 b:2"}, []string{"--to:", "comma"}},
 		"no service behind a comma":    {[]string{"--to", "localhost:3000,"}, []string{"--to:", "empty"}},
 		"admin at the root":            {[]string{"--to", ":1", "--admin", "/x"}, []string{"--admin:", "unix//"}},
+		"admin with a space":           {[]string{"--to", ":1", "--admin", "off x"}, []string{"--admin:", `"off x"`, "unix//"}},
 		"a service on no port":         {[]string{"--to", "localhost:0"}, []string{"--to:", "1 to 65535"}},
 		"a secret in a variable":       {[]string{"--to", "{env.TEST_URL}"}, []string{"--to is not an address"}},
 		"two schemes, by the flag":     {[]string{"--to", "https://a", "--to", "http://b"}, []string{"--to: "}},
@@ -309,6 +319,8 @@ func TestAddressesOfServices(t *testing.T) {
 		"unix/@abstract":          "unix/@abstract",
 		"unix//a path/s.sock":     "`unix//a path/s.sock`",
 		"h2c://localhost:1":       "h2c://localhost:1",
+		"HTTP://localhost:1":      "HTTP://localhost:1",
+		"unix+h2c//run/s.sock":    "unix+h2c//run/s.sock",
 		"localhost:3000-3002":     "localhost:3000-3002",
 	} {
 		w, err := writtenFor(t, "--from", ":8080", "--to", given)
@@ -321,6 +333,31 @@ func TestAddressesOfServices(t *testing.T) {
 		}
 		if _, err := adapt(w.text); err != nil {
 			t.Errorf("%s: %v", given, err)
+		}
+	}
+}
+
+// A certificate has the name of a host, so that where none is given, it is localhost.
+func TestAddressesOverHTTPS(t *testing.T) {
+	for from, want := range map[string]string{
+		"https://:8443":        "\nhttps://localhost:8443 {\n\tdedup\n",
+		"HTTPS://:8443":        "\nhttps://localhost:8443 {\n\tdedup\n",
+		"https://0.0.0.0:8443": "\nhttps://localhost:8443 {\n\tbind 0.0.0.0\n",
+		"https://[::]:8443":    "\nhttps://localhost:8443 {\n\tbind ::\n",
+		"https://10.0.0.1":     "\nhttps://10.0.0.1 {\n\tbind 10.0.0.1\n",
+	} {
+		w, err := writtenFor(t, "--from", from, "--to", ":1")
+		if err != nil {
+			t.Errorf("%s: %v", from, err)
+			continue
+		}
+		host, _, _ := strings.Cut(strings.TrimPrefix(want, "\nhttps://"), " ")
+		host = strings.TrimSuffix(host, ":8443")
+		if !strings.Contains(w.text, want) || !strings.Contains(w.text, "respond `this proxy serves "+host+"` 421\n") {
+			t.Errorf("%s: it is written as\n%s", from, w.text)
+		}
+		if err := w.check(t); err != nil {
+			t.Errorf("%s: %v", from, err)
 		}
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
+	"unicode"
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/caddyconfig/httpcaddyfile"
@@ -36,7 +37,7 @@ func readSite(flag, given string) (site, error) {
 		return site{}, err
 	}
 	a, err := httpcaddyfile.ParseAddress(text)
-	s := site{scheme: a.Scheme, host: a.Host, port: a.Port}
+	s := site{scheme: strings.ToLower(a.Scheme), host: a.Host, port: a.Port}
 	if ip, err := netip.ParseAddr(s.host); err == nil {
 		s.ip, s.host = true, ip.String()
 	}
@@ -51,7 +52,13 @@ func readSite(flag, given string) (site, error) {
 	}
 	_, noColon := strconv.Atoi(text)
 	switch {
+	case strings.ContainsAny(text, " \t\r\n,"):
+		err = errors.New("it has a space or a comma, and the command listens on one address")
 	case err != nil:
+	case defaultPorts[s.scheme] == "":
+		err = fmt.Errorf("its scheme is %s; it takes http or https", s.scheme)
+	case !s.ip && strings.ContainsFunc(s.host, notInNames):
+		err = fmt.Errorf("no name of a host has %q in it", s.host[strings.IndexFunc(s.host, notInNames)])
 	case a.Path != "":
 		err = errors.New("it has a path")
 	case noColon == nil:
@@ -66,6 +73,11 @@ func readSite(flag, given string) (site, error) {
 	}
 	s.hostText, s.portText = partsInCaddyfile(given, s)
 	return s, nil
+}
+
+// notInNames reports whether no name of a host has a character, in Unicode or with a wildcard.
+func notInNames(c rune) bool {
+	return !unicode.IsLetter(c) && !unicode.IsMark(c) && !unicode.IsDigit(c) && !strings.ContainsRune("-._*", c)
 }
 
 // partsInCaddyfile returns the host and the port as a Caddyfile has them: with the placeholders of the
@@ -129,6 +141,7 @@ func allInCaddyfile(texts []string) (all []string) {
 // checkService refuses what `reverse_proxy` reads as the name of a host, but is none.
 func checkService(given, text string) error {
 	scheme, rest, hasScheme := strings.Cut(text, "://")
+	scheme = strings.ToLower(scheme)
 	if !hasScheme {
 		rest = text
 	}
@@ -146,7 +159,11 @@ func checkService(given, text string) error {
 	case err != nil:
 	case notNumber == nil:
 		err = fmt.Errorf("a port has a colon before it: localhost:%s", given)
-	case !hasScheme && (at.IsUnixNetwork() || caddy.IsFdNetwork(at.Network)):
+	case caddy.IsFdNetwork(at.Network):
+		err = errors.New("a file descriptor cannot be dialed")
+	case at.IsUnixNetwork() && !slices.Contains([]string{"unix", "unix+h2c"}, at.Network): // Caddy takes any that starts with unix
+		err = fmt.Errorf("its network is %s; the socket is unix//%s", at.Network, strings.TrimPrefix(at.Host, "/"))
+	case at.IsUnixNetwork() && !hasScheme:
 	case strings.Contains(rest, "/") && !slices.Contains([]string{"tcp", "tcp4", "tcp6"}, at.Network), strings.Contains(at.Host, "/"), hasScheme && strings.Contains(rest, "/"):
 		err = errors.New("it has a path, but requests keep their own")
 	case at.StartPort == 0:
@@ -182,16 +199,19 @@ func (s site) bound() string {
 }
 
 // url is the site's address for a client on this machine.
-func (s site) url() string {
-	host := s.host
-	if ip, err := netip.ParseAddr(host); host == "" || err == nil && ip.IsUnspecified() {
-		host = "localhost"
+func (s site) url() string { return s.urlOf(s.host, s.port) }
+
+// hostOr returns the host in one of its forms, or localhost where the site listens on all addresses:
+// a URL and a certificate need a name.
+func (s site) hostOr(form string) string {
+	if ip, err := netip.ParseAddr(s.host); s.host == "" || err == nil && ip.IsUnspecified() {
+		return "localhost"
 	}
-	return s.urlOf(host, s.port)
+	return form
 }
 
 func (s site) urlOf(host, port string) string {
-	url := s.scheme + "://" + net.JoinHostPort(host, port)
+	url := s.scheme + "://" + net.JoinHostPort(s.hostOr(host), port)
 	return strings.TrimSuffix(url, ":"+defaultPorts[s.scheme])
 }
 
