@@ -125,7 +125,8 @@ func TestProxyCommandMistakes(t *testing.T) {
 		"extra word":       {[]string{"--from", "127.0.0.1:1", "localhost:3000"}, []string{`"localhost:3000" belongs to none`}},
 		"health as from":   {[]string{"--from", ":8080", "--to", "localhost:3000", "--health", ":8080"}, []string{"--health: :8080", "--from"}},
 		"port, no colon":   {[]string{"--from", "127.0.0.1:1", "--to", "3000"}, []string{`--to: "3000"`, "localhost:3000"}},
-		"wrong URL":        {[]string{"--from", "127.0.0.1:1", "--to", "localhost:3000", "--redis", "http://u:open-sesame@localhost"}, []string{"redis://"}},
+		"wrong URL":        {[]string{"--from", "127.0.0.1:1", "--to", "localhost:3000", "--redis", "http://u:open-sesame@localhost"}, []string{"--redis: ", "redis://"}},
+		"wrong port":       {[]string{"--from", "127.0.0.1:1", "--to", "localhost:3000", "--redis", "redis://u:open-sesame@localhost:bad"}, []string{"--redis: ", "redis://"}},
 		"two addresses":    {[]string{"--from", ":8080,:8081", "--to", "localhost:3000"}, []string{"--from: ", "one address"}},
 		"nginx's socket":   {[]string{"--from", "127.0.0.1:1", "--to", "unix:/run/x.sock"}, []string{"--to: ", "unix//run/x.sock"}},
 	} {
@@ -142,6 +143,20 @@ func TestProxyCommandMistakes(t *testing.T) {
 			if strings.Contains(output, "open-sesame") {
 				t.Errorf("%s: %q shows the password:\n%s", name, begin, output)
 			}
+		}
+	}
+}
+
+// --print is for another machine, perhaps; a start needs the values.
+func TestProxyCommandEmptyVariables(t *testing.T) {
+	t.Parallel()
+	for flag, value := range map[string]string{"--verify": "github={env.TEST_NOT_SET}", "--redis": "{env.TEST_NOT_SET}", "--file": "{env.TEST_NOT_SET}/x"} {
+		args := []string{"proxy", "--from", "127.0.0.1:1", "--to", "localhost:3000", flag, value}
+		if output, code := command(t, shortTempDir(t), args...); code == 0 || !strings.HasPrefix(output, "Error: "+flag+": ") || !strings.Contains(output, "{env.TEST_NOT_SET} is empty") {
+			t.Errorf("%q ended with %d: %s", args, code, output)
+		}
+		if output, code := command(t, shortTempDir(t), append(args, "--print")...); code != 0 || !strings.Contains(output, value[strings.Index(value, "{"):]) {
+			t.Errorf("%q --print ended with %d: %s", args, code, output)
 		}
 	}
 }

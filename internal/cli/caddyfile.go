@@ -41,14 +41,8 @@ func (p *proxy) caddyfile() (string, error) {
 	b.close()
 	if p.handler.StoreRaw == nil {
 		b.open("dedup")
-		switch {
-		case len(p.redis) > 0:
-			b.line("store redis", p.redisURLs(quote))
-		case p.file != "":
-			b.line("store file", quote(p.file))
-		default:
-			b.line("store file", directoryOf(p.site.portText))
-		}
+		_, line := p.storeLine()
+		b.line(line)
 		b.close()
 	}
 	b.close()
@@ -85,6 +79,18 @@ func (p *proxy) caddyfile() (string, error) {
 		head.line("# Secrets of the flags are placeholders here. Set in its environment: " + strings.Join(slices.Sorted(maps.Keys(p.secrets)), ", "))
 	}
 	return string(caddyfile.Format([]byte(head.String() + b.String()))), nil
+}
+
+// storeLine returns the line of a Caddyfile for the store, and the flag that it is of, "" for none.
+func (p *proxy) storeLine() (flag, line string) {
+	switch {
+	case len(p.redis) > 0:
+		return "--redis", "store redis " + p.redisURLs(quote)
+	case p.file != "":
+		return "--file", "store file " + quote(p.file)
+	default:
+		return "", "store file " + directoryOf(p.site.portText)
+	}
 }
 
 // redisURLs are those of --redis without their passwords, each in the form that a writer gives

@@ -100,6 +100,8 @@ type proxy struct {
 	secrets      map[string]string   // of the flags, by the variables that the Caddyfile has for them
 	lines        string              // of the directive, without secrets
 	handler      caddymodule.Handler // as the directive is read
+	verified     caddymodule.Handler // of --verify alone
+	store        caddymodule.Handler // of --redis or --file alone
 }
 
 func (p *proxy) defineFlags(cmd *cobra.Command) {
@@ -334,12 +336,18 @@ func (p *proxy) readDirective() error {
 	if d.Next() {
 		return fmt.Errorf("--dedup: after the end of the directive comes %q", d.Val())
 	}
-	if len(p.redis) > 0 { // the global option has the same line
-		if _, err := parseDirective(new(caddymodule.Handler), []flagText{{"--redis", "dedup {\nstore redis " + p.redisURLs(quote) + "\n}"}}); err != nil {
-			return err
-		}
+	if _, err := parseDirective(&p.verified, []flagText{{"--verify", "dedup " + quoteAll(named) + " {\n" + verify.String() + "}"}}); err != nil {
+		return err
 	}
-	if p.handler.StoreRaw != nil && (len(p.redis) > 0 || p.file != "") {
+	flag, line := p.storeLine()
+	if flag == "" {
+		return nil
+	}
+	// The global option has the same line.
+	if _, err := parseDirective(&p.store, []flagText{{flag, "dedup {\n" + line + "\n}"}}); err != nil {
+		return err
+	}
+	if p.handler.StoreRaw != nil {
 		return errors.New("--dedup 'store ...' excludes --redis and --file: the state is in one place")
 	}
 	return nil
@@ -442,6 +450,9 @@ func (p *proxy) run(cmd *cobra.Command) error {
 		_, err := fmt.Fprint(cmd.OutOrStdout(), text)
 		return err
 	}
+	if err := p.provision(); err != nil {
+		return err
+	}
 	caddy.TrapSignals()
 	var socket admin.Socket
 	if config.Admin.Disabled {
@@ -488,6 +499,9 @@ func (p *proxy) validate(config *caddy.Config) error {
 			return nil
 		}
 	}
+	if err := p.provision(); err != nil {
+		return err
+	}
 	dir, err := os.MkdirTemp("", "caddy-dedup-")
 	if err != nil {
 		return err
@@ -495,12 +509,77 @@ func (p *proxy) validate(config *caddy.Config) error {
 	defer os.RemoveAll(dir)
 	// The certificate authority of `tls internal` would be made where Caddy keeps its own.
 	config.StorageRaw = caddyconfig.JSONModuleObject(map[string]string{"root": dir}, "module", "file_system", nil)
-	// Keep the messages of a start out of the output.
-	config.Logging = &caddy.Logging{Logs: map[string]*caddy.CustomLog{
-		caddy.DefaultLoggerName: {BaseLog: caddy.BaseLog{Level: "ERROR"}},
-	}}
+	config.Logging = onlyErrors()
 	if err := caddy.Validate(config); err != nil {
 		return fmt.Errorf("the flags stand for a Caddyfile that cannot be run: %w", err)
+	}
+	return nil
+}
+
+// onlyErrors keeps the messages of a start out of the output.
+func onlyErrors() *caddy.Logging {
+	return &caddy.Logging{Logs: map[string]*caddy.CustomLog{
+		caddy.DefaultLoggerName: {BaseLog: caddy.BaseLog{Level: "ERROR"}},
+	}}
+}
+
+// provision finds mistakes that only a start finds, such as a variable without a value, as the modules
+// find them, one flag after the other: the error of a start would name the modules instead. It
+// opens no store.
+func (p *proxy) provision() error {
+	base, err := caddy.ProvisionContext(&caddy.Config{Logging: onlyErrors()})
+	if err != nil {
+		return err
+	}
+	ctx, cancel := caddy.NewContext(base)
+	defer cancel()
+	whole, flag := p.handler, "--dedup"
+	if p.store.StoreRaw != nil {
+		whole.StoreRaw = p.store.StoreRaw
+		flag, _ = p.storeLine()
+	}
+	if err := provisionStore(ctx, whole.StoreRaw); err != nil {
+		return fmt.Errorf("%s: %w", flag, err)
+	}
+	if err := p.verified.Provision(ctx); err != nil {
+		return fmt.Errorf("--verify: %w", err)
+	}
+	if err := whole.Provision(ctx); err != nil { // a copy: the summary does not show defaults
+		return fmt.Errorf("--dedup: %w", err)
+	}
+	return nil
+}
+
+// provisionStore provisions the module of a store, if the flags have one.
+func provisionStore(ctx caddy.Context, raw json.RawMessage) error {
+	if raw == nil {
+		return nil
+	}
+	var (
+		settings map[string]json.RawMessage
+		kind     string
+	)
+	if err := json.Unmarshal(raw, &settings); err != nil {
+		return err
+	}
+	if err := json.Unmarshal(settings["store"], &kind); err != nil {
+		return err
+	}
+	delete(settings, "store") // as Caddy does: it is no field of the module
+	raw, err := json.Marshal(settings)
+	if err != nil {
+		return err
+	}
+	info, err := caddy.GetModule("dedup.stores." + kind)
+	if err != nil {
+		return err
+	}
+	module := info.New()
+	if err := json.Unmarshal(raw, module); err != nil {
+		return err
+	}
+	if p, ok := module.(caddy.Provisioner); ok {
+		return p.Provision(ctx)
 	}
 	return nil
 }

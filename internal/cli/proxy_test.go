@@ -212,7 +212,7 @@ func TestMistakes(t *testing.T) {
 		"a directory and a store":      {[]string{"--to", ":1", "--file", "b", "--dedup", "store memory"}, []string{"--file", "--dedup"}},
 		"a URL as a directory":         {[]string{"--to", ":1", "--file", "redis://:open-sesame@h"}, []string{"--file is a URL", "--redis"}},
 		"an empty directory":           {[]string{"--to", ":1", "--file", ""}, []string{"--file"}},
-		"a URL of something else":      {[]string{"--to", ":1", "--redis", "http://u:open-sesame@a"}, []string{"redis://"}},
+		"a URL of something else":      {[]string{"--to", ":1", "--redis", "http://u:open-sesame@a"}, []string{"--redis: ", "redis://"}},
 		"a header without a value":     {[]string{"--to", ":1", "--header-up", "X-A:"}, []string{"--header-up", "value 1", "Field: value"}},
 		"a header without a colon":     {[]string{"--to", ":1", "--header-up", "X-A: b", "--header-up", "Authorization open-sesame"}, []string{"--header-up", "value 2", "a colon", "Field: value"}},
 		"an empty admin address":       {[]string{"--to", ":1", "--admin", ""}, []string{"--admin is empty"}},
@@ -225,7 +225,12 @@ func TestMistakes(t *testing.T) {
 		"a secret of nobody":           {[]string{"--to", ":1", "--provider", "github", "--verify", "open-sesame"}, []string{"--verify: value 1", "github={env.GITHUB_SECRET}"}},
 		"a secret of no provider":      {[]string{"--to", ":1", "--provider", "github", "--verify", "open-sesame=open-sesame"}, []string{"--verify", "argument 1 of verify"}},
 		"a secret in a line of verify": {[]string{"--to", ":1", "--provider", "github", "--dedup", "verify github {\nsecret open-sesame\n}"}, []string{"--dedup", "secret 1"}},
-		"a secret in a line":           {[]string{"--to", ":1", "--dedup", "store redis redis://u:open-sesame@h:286x"}, []string{"redis"}},
+		"a secret in a line":           {[]string{"--to", ":1", "--dedup", "store redis redis://u:open-sesame@h:286x"}, []string{"--dedup: redis store: the redis URL cannot be read"}},
+		"a port of Redis":              {[]string{"--to", ":1", "--redis", "redis://u:open-sesame@h:bad"}, []string{"--redis: redis store: the redis URL cannot be read"}},
+		"a value without a scheme":     {[]string{"--to", ":1", "--redis", "{env.TEST_PORT}"}, []string{"--redis: redis store: the redis URL has no scheme"}},
+		"a value of another scheme":    {[]string{"--to", ":1", "--redis", "{env.TEST_URL}"}, []string{"--redis: redis store: the redis URL has another scheme"}},
+		"a lease, by the flag":         {[]string{"--to", ":1", "--redis", "redis://h", "--dedup", "lease 1s"}, []string{"--dedup: lease: 1s is too short"}},
+		"half a placeholder":           {[]string{"--to", ":1", "--file", "/srv/{env.TEST_PORT"}, []string{"--file: store file: a placeholder"}},
 		"a secret in a block":          {[]string{"--to", ":1", "--dedup", "store redis {\npassword open-sesame\nfoo bar\n}"}, []string{"--dedup", "foo"}},
 		"a secret after a tab":         {[]string{"--to", ":1", "--dedup", "store\tredis redis://:open-sesame@h:1 foo"}, []string{"redis"}},
 		"a secret without its kind":    {[]string{"--to", ":1", "--dedup", "store redis://:open-sesame@h:1 foo"}, []string{"--dedup", "store redis <url>"}},
@@ -237,7 +242,7 @@ func TestMistakes(t *testing.T) {
 		"a secret as a provider":       {[]string{"--to", ":1", "--provider", "redis://:open-sesame@h:1"}, []string{"--provider", "not a provider"}},
 		"a secret as the service":      {[]string{"--to", "redis://:open-sesame@h:1"}, []string{"--to is not an address"}},
 		"a secret with a slash":        {[]string{"--to", ":1", "--redis", "redis://u:12/open-sesame@a", "--file", "b"}, []string{"[redis file]"}},
-		"a slash, and no other":        {[]string{"--to", ":1", "--redis", "redis://u:12/open-sesame@a"}, []string{"redis"}},
+		"a slash, and no other":        {[]string{"--to", ":1", "--redis", "redis://u:12/open-sesame@a"}, []string{"--redis: "}},
 		"a secret without a scheme":    {[]string{"--to", ":1", "--redis", "u:open-sesame@a", "--file", "b"}, []string{"[redis file]"}},
 		"one beside a socket":          {[]string{"--to", "unix//run/a.sock,http://u:open-sesame@h"}, []string{"--to is not an address"}},
 		"a token as the service":       {[]string{"--to", "localhost:1?token=open-sesame"}, []string{"--to is not an address"}},
@@ -358,6 +363,33 @@ func TestAddressesOverHTTPS(t *testing.T) {
 		}
 		if err := w.check(t); err != nil {
 			t.Errorf("%s: %v", from, err)
+		}
+	}
+}
+
+// A start needs the values of all variables, --print only those in addresses, paths and names.
+func TestVariablesWithoutValues(t *testing.T) {
+	for _, c := range []struct {
+		args []string
+		want string
+	}{
+		{[]string{"--verify", "github={env.TEST_NOT_SET}"}, "--verify: verify github: secret: {env.TEST_NOT_SET} is empty"},
+		{[]string{"--redis", "{env.TEST_NOT_SET}"}, "--redis: redis store: url: {env.TEST_NOT_SET} is empty"},
+		{[]string{"--redis", "redis://u:{env.TEST_NOT_SET}@h"}, "--redis: redis store: url: {env.TEST_NOT_SET} is empty"},
+		{[]string{"--file", "{env.TEST_NOT_SET}/x"}, "--file: file store: path {env.TEST_NOT_SET}/x: {env.TEST_NOT_SET} is empty"},
+		{[]string{"--dedup", "store file {env.TEST_NOT_SET}/x"}, "--dedup: file store: path {env.TEST_NOT_SET}/x: {env.TEST_NOT_SET} is empty"},
+		{[]string{"--dedup", "verify github {env.TEST_NOT_SET}", "--provider", "github"}, "--dedup: verify github: secret: {env.TEST_NOT_SET} is empty"},
+	} {
+		w, err := writtenFor(t, append(c.args, "--from", ":8080", "--to", ":1")...)
+		if err != nil {
+			t.Errorf("%q: %v", c.args, err)
+			continue
+		}
+		if err := w.provision(); err == nil || !strings.HasPrefix(err.Error(), c.want) {
+			t.Errorf("%q: %v; want %q", c.args, err, c.want)
+		}
+		if err := w.check(t); err != nil {
+			t.Errorf("%q is not printed: %v", c.args, err)
 		}
 	}
 }
