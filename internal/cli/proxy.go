@@ -149,7 +149,7 @@ func lineOfFlag(err error, args []string) error {
 		if arg == flag && i+1 < len(args) {
 			value, ok = args[i+1], true
 		}
-		whole := word + " " + quote(value)
+		whole := word + " " + value
 		if _, err := parseDirective(new(caddymodule.Handler), []flagText{{"--dedup", "dedup {\n" + whole + "\n}"}}); ok && err == nil && !strings.Contains(value, "@") {
 			line = whole
 		}

@@ -442,6 +442,9 @@ func TestLinesAsFlags(t *testing.T) {
 		{[]string{"--on-missing", "reject", "--to", ":1"}, "use --dedup 'on_missing reject'"},
 		{[]string{"--max_attempts"}, "use --dedup 'max_attempts ...'"},
 		{[]string{"--key", "header", "X-Id"}, "use --dedup 'key ...'"},
+		{[]string{"--key", "header X-Id"}, "use --dedup 'key header X-Id'"},
+		{[]string{"--release-on", "5xx 404"}, "use --dedup 'release_on 5xx 404'"},
+		{[]string{"--scope", "{host} {path}"}, "use --dedup 'scope {host} {path}'"},
 		{[]string{"--store", "redis://u:open-sesame@h"}, "use --dedup 'store ...'"},
 		{[]string{"--retentoin", "1d"}, "unknown flag: --retentoin"},
 	} {
