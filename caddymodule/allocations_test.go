@@ -138,4 +138,5 @@ func TestMetricsAllocateNothing(t *testing.T) {
 type noopObserver struct{}
 
 func (noopObserver) Request(string, exchange.Outcome, bool) {}
+func (noopObserver) Differing(string, bool)                 {}
 func (noopObserver) Overloaded(engine.Limit)                {}

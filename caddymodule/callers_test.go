@@ -2,6 +2,7 @@ package caddymodule
 
 import (
 	"fmt"
+	"net/http"
 	"strings"
 	"testing"
 
@@ -48,6 +49,103 @@ func TestScopeAnonymousCallers(t *testing.T) {
 			if caller != "caller "+c.warned || handlerOf(strings.NewReplacer("<name>", "session", "<field>", "X-My-Token").Replace(caller)) != nil {
 				t.Errorf("%s: the line to write is %q", name, caller)
 			}
+		}
+		s.stop()
+	}
+}
+
+// A field that may name the caller and is not part of the key is shown once, with the line to write.
+func TestScopeUnlistedIdentity(t *testing.T) {
+	address, _ := upstream(t, answers(201, "done"))
+	known := []string{"Authorization", "Bearer a"}
+	for name, c := range map[string]struct {
+		line   string
+		header []string
+		field  string
+	}{
+		"a user":                {"", append(known, "X-User", "a"), "X-User"},
+		"a word of the name":    {"", append(known, "X-Shop-Account-Id", "a"), "X-Shop-Account-Id"},
+		"an email":              {"", append(known, "X-Goog-Authenticated-User-Email", "a"), "X-Goog-Authenticated-User-Email"},
+		"empty":                 {"", append(known, "X-User", ""), ""},
+		"listed":                {"", append(known, "X-Forwarded-User", "a"), ""},
+		"a user agent":          {"", append(known, "X-User-Agent", "a", "X-Original-User-Agent", "a"), ""},
+		"no word of it":         {"", append(known, "X-Usermode", "a", "User", "a", "X-Request-Id", "a"), ""},
+		"written as caller":     {"caller {http.request.header.x-user}", append(known, "X-User", "a"), ""},
+		"the key":               {"key header X-User-Key", append(known, "X-User-Key", "a"), ""},
+		"nothing identifies it": {"", []string{"X-User", "a"}, ""}, // which has a line of its own
+		"a scope of its own":    {"scope {http.request.header.Authorization}", append(known, "X-User", "a"), ""},
+		"a webhook":             {"mode webhook", append(known, "X-User", "a"), ""},
+	} {
+		s := serve(t, "dedup {", c.line, "}", "reverse_proxy "+address)
+		core, logged := observer.New(zap.WarnLevel)
+		s.handler().exchange.Logger = zap.New(core)
+		for _, key := range []string{"1", "2"} {
+			s.mustPost(key, "body", c.header...)
+		}
+		lines := logged.FilterMessageSnippet("may name its caller").All()
+		if (len(lines) == 1) != (c.field != "") || len(lines) > 1 {
+			t.Errorf("%s: the warnings are %v, want one about %q", name, lines, c.field)
+		}
+		for _, line := range lines {
+			if got := line.ContextMap()["caller"]; got != "caller {http.request.header."+c.field+"}" || handlerOf(fmt.Sprint(got)) != nil {
+				t.Errorf("%s: the line to write is %v", name, got)
+			}
+		}
+		s.stop()
+	}
+}
+
+// A scope of one's own in which nothing names the caller is shown once, unless it is shared.
+func TestOwnScopeAnonymousCallers(t *testing.T) {
+	address, _ := upstream(t, answers(201, "done"))
+	for line, warned := range map[string]bool{
+		"scope {http.request.host}":                                     true,
+		"scope {env.HOME} {http.request.orig_uri.path}":                 true,
+		"scope {http.request.header.Authorisation}":                     true, // misspelt, and so always empty
+		"scope {http.auth.user.id}":                                     true, // nobody authenticates
+		"scope {http.request.host} {http.request.header.Authorization}": false,
+		"scope {http.request.cookie.session}":                           false,
+		"scope {http.dedup.json./user}":                                 false,
+		"scope shared":                                                  false,
+		"scope shared runs":                                             false,
+		"mode webhook\nscope {http.request.host}":                       false,
+		"": false,
+	} {
+		s := serve(t, "dedup {", line, "}", "reverse_proxy "+address)
+		core, logged := observer.New(zap.WarnLevel)
+		s.handler().exchange.Logger = zap.New(core)
+		for _, key := range []string{"1", "2"} {
+			s.mustPost(key, `{"user":"u"}`, "Authorization", "Bearer a", "Cookie", "session=s")
+		}
+		if n := logged.FilterMessageSnippet("nothing in the scope of this handler names the caller").Len(); (n == 1) != warned || n > 1 {
+			t.Errorf("%s: %d warnings, want any: %v", line, n, warned)
+		}
+		s.stop()
+	}
+}
+
+// Connection takes no field from the upstream of which the claimed key is made.
+func TestConnectionTakesNoKeyAway(t *testing.T) {
+	for lines, fields := range map[string][]string{
+		"dedup":        {"Idempotency-Key", "Authorization", "X-Api-Key", "X-Webauth-User", "Stripe-Account"},
+		"dedup github": {"X-Github-Delivery", "X-Github-Hook-Id"},
+		"dedup {\nkey parts p {\nheader X-Id\nvalue {http.request.header.X-Part}\n}\ncaller {http.request.header.X-Who}\n}": {"X-Id", "X-Part", "X-Who"},
+	} {
+		var got http.Header
+		address, _ := upstream(t, func(_ http.ResponseWriter, r *http.Request, _ int) { got = r.Header })
+		s := serve(t, lines, "reverse_proxy "+address)
+		header := []string{"X-Hop", "1", "Connection", "X-Hop, " + strings.ToLower(strings.Join(fields, ","))}
+		for _, field := range fields {
+			header = append(header, field, "1")
+		}
+		s.mustPost("", "body", header...)
+		for _, field := range fields {
+			if got.Get(field) != "1" {
+				t.Errorf("%s: the upstream got no %s", lines, field)
+			}
+		}
+		if got.Get("X-Hop") != "" {
+			t.Errorf("%s: the upstream got a field that Connection names", lines)
 		}
 		s.stop()
 	}

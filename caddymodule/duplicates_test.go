@@ -10,6 +10,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/caddy-dedup/caddy-dedup/internal/exchange"
 )
 
 // replays fails the test unless the answer is a replay of the first one.
@@ -390,5 +392,35 @@ func TestUpstreamsCannotSetOurHeaders(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// A duplicate that gets no body of the kept response takes no room, and waits for none.
+func TestAnswersWithoutABodyWaitForNoRoom(t *testing.T) {
+	t.Setenv("TEST_KEY", "MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIzNDU2Nzg5MDE=")
+	address, _ := upstream(t, func(w http.ResponseWriter, _ *http.Request, _ int) {
+		w.Header().Set("Location", "/runs/7")
+		w.WriteHeader(201)
+		_, _ = w.Write(make([]byte, 1<<20))
+	})
+	for _, encrypt := range []string{"", "encrypt {env.TEST_KEY}"} {
+		for on, status := range map[string]int{"acknowledge": 200, "see_other": 303, "conflict": 409} {
+			s := serveWith(t, encrypt+"\nlocal_copies off\nlimits {\nbuffered 4MiB\n}", "dedup {", "on_duplicate "+on, "}", "reverse_proxy "+address)
+			s.mustPost("k", "body")
+			others := &exchange.Allowance{Budget: buffered}
+			others.Count(4 << 20)
+			got := s.mustPost("k", "body")
+			others.ReleaseAll()
+			location := got.header.Get("Location")
+			if on == "conflict" {
+				if strings.Contains(got.body, `"original_status":201,"original_location":"/runs/7"`) {
+					location = "/runs/7"
+				}
+			}
+			if got.status != status || on != "acknowledge" && location != "/runs/7" {
+				t.Errorf("%s %s: got %d with %v %.200s", on, encrypt, got.status, got.header, got.body)
+			}
+			s.stop()
+		}
 	}
 }

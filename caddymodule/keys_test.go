@@ -28,8 +28,8 @@ func TestCallerAndRouteArePartOfTheKey(t *testing.T) {
 			{k("/pay", "Authorization: Bearer a", "X-Api-Key: a")},
 			{k("/pay", "Remote-User: a")},
 			{k("/pay", "Host: a.test"), k("/pay", "Host: A.TEST.:80")},
-			{k("/pay/")},
-			{k("/p%61y")},
+			{k("/pay/"), k("/p%61y/"), k("/x/%2e%2E/./pay/"), k("/pay/.")},
+			{k("/pay%2f"), k("/pay%2F")},
 			{k("/pay", "PATCH")},
 		}},
 		// The credentials are removed in front, so that only the user's name tells.

@@ -44,6 +44,7 @@ type metrics struct {
 	durations   *prometheus.HistogramVec
 	storeErrors *prometheus.CounterVec
 	takeovers   prometheus.Counter
+	differing   *prometheus.CounterVec
 	overloads   *prometheus.CounterVec
 }
 
@@ -66,6 +67,7 @@ func newMetrics() *metrics {
 		storeErrors: newCounterVec("store_errors_total", "Failed store operations.", "operation"),
 		takeovers: prometheus.NewCounter(prometheus.CounterOpts(metricOpts("takeovers_total",
 			"Runs that took over a claim whose lease was not renewed."))),
+		differing: newCounterVec("differing_total", "Duplicates whose body differs from the first request with their key.", "provider", "observed"),
 		overloads: newCounterVec("overloads_total", "Requests and copies refused by a limit.", "limit"),
 	}
 	for _, operation := range engine.Operations {
@@ -90,6 +92,7 @@ func (m *metrics) addHandler(c exchange.Config) {
 		for _, o := range exchange.Outcomes {
 			m.requests.WithLabelValues(label, string(o), observedLabel(c.Observe))
 		}
+		m.differing.WithLabelValues(label, observedLabel(c.Observe))
 		for _, result := range engine.Results {
 			m.runs.WithLabelValues(label, string(result))
 		}
@@ -115,6 +118,11 @@ func observedLabel(observed bool) string { return strconv.FormatBool(observed) }
 // Request implements [exchange.Observer].
 func (m *metrics) Request(provider string, o exchange.Outcome, observed bool) {
 	m.requests.WithLabelValues(provider, string(o), observedLabel(observed)).Inc()
+}
+
+// Differing implements [exchange.Observer].
+func (m *metrics) Differing(provider string, observed bool) {
+	m.differing.WithLabelValues(provider, observedLabel(observed)).Inc()
 }
 
 // RunEnded implements [engine.Observer].
@@ -197,7 +205,7 @@ func (g gauges) Collect(to chan<- prometheus.Metric) {
 // register registers the metrics with the registry of a configuration.
 func (m *metrics) register(registry prometheus.Registerer) error {
 	for _, collector := range []prometheus.Collector{
-		m.requests, m.runs, m.durations, m.storeErrors, m.takeovers, m.overloads, processGauges,
+		m.requests, m.runs, m.durations, m.storeErrors, m.takeovers, m.differing, m.overloads, processGauges,
 	} {
 		err := registry.Register(collector)
 		if _, ok := errors.AsType[prometheus.AlreadyRegisteredError](err); err != nil && !ok {

@@ -32,8 +32,8 @@ var placeholderPrefixes = []string{"env.", "file.", "http.", "system.", "time."}
 // may be part of a member's name, but not as a common placeholder of Caddy.
 func checkPointerText(pointer string) error {
 	switch index, _ := strings.CutPrefix(strings.NewReplacer("[", "/", "]", "").Replace(pointer), "/"); {
-	case strings.Contains(pointer, ",/"):
-		return fmt.Errorf("JSON pointer %q has a comma in front of a slash, as between two pointers; write each of them by itself", pointer)
+	case strings.Contains(pointer, ",/"), strings.HasSuffix(pointer, ","):
+		return fmt.Errorf("JSON pointer %q has a comma in front of a slash or at its end, as between two pointers; write each of them by itself", pointer)
 	case strings.Contains(pointer, " "):
 		return fmt.Errorf("JSON pointer %q has a space; write each pointer by itself, without quotes", pointer)
 	case strings.Contains(pointer, "["):
@@ -54,8 +54,8 @@ func checkPointerText(pointer string) error {
 func checkMember(pointer string) error {
 	return cmp.Or(
 		delivery.CheckMember(pointer),
-		checkPointerText(pointer+"}"), // the brace that ended the outer placeholder
 		checkPointerText(pointer),
+		checkPointerText(pointer+"}"), // the brace that ended the outer placeholder
 	)
 }
 
@@ -78,15 +78,7 @@ func (s *Settings) pointers() (pointers []string) {
 	if s.RetentionFrom != nil {
 		pointers = append(pointers, s.RetentionFrom.JSON)
 	}
-	for _, text := range texts {
-		names, _ := exchange.PlaceholdersIn(text)
-		for _, name := range names {
-			if pointer, ok := exchange.MemberPointer(name); ok {
-				pointers = append(pointers, pointer)
-			}
-		}
-	}
-	return pointers
+	return append(pointers, exchange.MembersIn(texts...)...)
 }
 
 // warnOfPointers logs JSON pointers with a full stop or a comma in a name. Few members have such a

@@ -15,7 +15,7 @@ import (
 func TestPointersThatMeanSomethingElse(t *testing.T) {
 	const content = "key content\n"
 	for line, want := range map[string]string{
-		content + "exclude /sent_at,/attempt":            `exclude: JSON pointer "/sent_at,/attempt" has a comma in front of a slash, as between two pointers; write each of them by itself`,
+		content + "exclude /sent_at,/attempt":            `exclude: JSON pointer "/sent_at,/attempt" has a comma in front of a slash or at its end, as between two pointers; write each of them by itself`,
 		content + `exclude "/sent_at /attempt"`:          `exclude: JSON pointer "/sent_at /attempt" has a space`,
 		content + "exclude /items[*]/at":                 "as in /items/*/at",
 		content + "exclude /sent_at/":                    "ends with a slash",
@@ -39,8 +39,14 @@ func TestPointersThatMeanSomethingElse(t *testing.T) {
 		"release_if /status RETRY,DROP":                  `release_if: "RETRY,DROP" is no value; write the values apart, as in RETRY DROP`,
 		"release_if /status 5xx":                         `release_if: "5xx" is no value; a class of statuses is a word of release_on`,
 		"release_if /status OK 4XX":                      `"4XX" is no value`,
-		"methods POST,PUT":                               `methods: "POST,PUT" has a comma; write the methods apart, as in POST PUT`,
-		"methods post,patch delete":                      "as in POST PATCH",
+		"methods POST,PUT":                               `methods: "POST,PUT" is not a method; write each by itself, such as POST PUT`,
+		"methods POST|PUT":                               "such as POST PUT",
+		`methods "POST PUT"`:                             "such as POST PUT",
+		content + "exclude /sent_at, /attempt":           "at its end, as between two pointers",
+		"key json /id,":                                  "at its end",
+		"release_if /status RETRY, DROP":                 `"RETRY," is no value; write the values apart, as in RETRY`,
+		"scope {http.dedup.json./a[0]}":                  `as in /a/0`,
+		"methods post,patch delete":                      "such as POST PATCH",
 		"release_on 5XX":                                 `release_on: "5XX" is not accepted; write 5xx`,
 		"release_on 5xx,!503":                            `release_on: "5xx,!503" is not accepted; write 5xx !503`,
 		"release_on off,5xx":                             "is neither a code",
@@ -51,7 +57,7 @@ func TestPointersThatMeanSomethingElse(t *testing.T) {
 	}
 	for _, line := range []string{
 		content + "exclude /data.sent_at /a,b", "key json /a~1b/0", "release_if /status RETRY DROP", `release_if /message "hello, world"`,
-		"release_if /status 503", "release_if /version 1.5",
+		"release_if /status 503", "release_if /version 1.5", "exclude ?filter[name] ?items[] ?a/ \"?a b\"",
 	} {
 		if err := handlerOf(line); err != nil {
 			t.Errorf("%s: %v", line, err)

@@ -69,7 +69,7 @@ func (s *Settings) checkReleaseIf() error {
 }
 
 var (
-	listOfValues  = regexp.MustCompile(`^[^\s,]+(,[^\s,]+)+$`)
+	listOfValues  = regexp.MustCompile(`^[^\s,]+(,[^\s,]+)*,?$`)
 	statusOfClass = regexp.MustCompile(`^[1-5][xX][xX]$`)
 )
 
@@ -84,8 +84,8 @@ func checkValue(value string) error {
 		meant = "name the values after which a retry runs"
 	case value[0] == '{':
 		meant = "no placeholder is replaced there"
-	case listOfValues.MatchString(value):
-		meant = "write the values apart, as in " + strings.ReplaceAll(value, ",", " ")
+	case strings.Contains(value, ",") && listOfValues.MatchString(value):
+		meant = "write the values apart, as in " + strings.TrimSpace(strings.ReplaceAll(value, ",", " "))
 	case statusOfClass.MatchString(value):
 		meant = "a class of statuses is a word of release_on; a member's value is compared as it is written, such as 503"
 	default:

@@ -75,7 +75,7 @@ func TestEndsOfARealChain(t *testing.T) {
 		"another handler's 401": {answers(201, ""), []string{"error 401", "reverse_proxy {to}"}, 401, false, released, released},
 		"nothing handled it":    {nil, []string{"vars x y"}, 500, false, released, released},
 		"another handler's 200": {nil, []string{"respond done 200"}, 200, true, complete, complete},
-		"aborted before":        {nil, []string{"abort"}, 0, true, released, held},
+		"aborted before":        {nil, []string{"abort"}, 0, false, released, released},
 		"retried elsewhere":     {answers(201, "created"), []string{"reverse_proxy {refused} {to} {", "lb_policy first", "lb_retries 3", "lb_try_interval 1ms", "fail_duration 1m", "}"}, 201, true, complete, complete},
 		"retried after a death": {dies, []string{"reverse_proxy {to} {refused} {", "lb_policy first", "lb_retries 3", "lb_try_interval 1ms", "fail_duration 1m", "}"}, 502, true, released, held},
 		"upstream wishes no key": {func(w http.ResponseWriter, _ *http.Request, _ int) {

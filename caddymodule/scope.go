@@ -37,7 +37,7 @@ func checkScope(texts []string) error {
 	if slices.Contains(texts, "") {
 		return errors.New(`"" separates no callers; use texts with placeholders such as {http.request.host}`)
 	}
-	if slices.Contains(texts, exchange.SharedScope) {
+	if slices.ContainsFunc(texts, func(text string) bool { return strings.EqualFold(text, exchange.SharedScope) }) {
 		return checkShared(texts)
 	}
 	for _, text := range texts {

@@ -67,7 +67,9 @@ func (s *Settings) checkConflicts() error {
 	fingerprint := idempotency.FingerprintKind(s.Fingerprint)
 	config := exchange.Config{Mode: s.mode(), Fingerprint: fingerprint}
 	content, other, fingerprinted := false, false, false
+	parsed := slices.ContainsFunc(slices.Concat(s.Scope, s.Caller), namesMember) // for the hash that tells duplicates apart
 	for _, source := range s.deliverySources() {
+		parsed = parsed || source.NeedsBody() || slices.ContainsFunc(append(source.Parts, source), func(part delivery.Source) bool { return namesMember(part.Text) })
 		content = content || source.MadeOfContent()
 		other = other || !source.MadeOfContent()
 		fingerprinted = fingerprinted || config.FingerprintFor(delivery.Found{Content: source.MadeOfContent()}) != idempotency.FingerprintNone
@@ -90,7 +92,7 @@ func (s *Settings) checkConflicts() error {
 		switch parameter := strings.HasPrefix(word, "?"); {
 		case parameter && !fingerprinted:
 			return conflictf("exclude", "exclude: %s is left out of the query in a fingerprint, and there is none; add fingerprint body or json, or remove it", word)
-		case !parameter && !content && fingerprint != idempotency.FingerprintJSON:
+		case !parameter && !content && fingerprint != idempotency.FingerprintJSON && !(s.mode() == delivery.ModeWebhook && parsed):
 			return conflictf("exclude", "exclude: %s is left out of a content key or of a json fingerprint, and there is neither; add key content or fingerprint json, or remove it", word)
 		}
 	}
@@ -137,11 +139,12 @@ func (s *Settings) checkMCP() error {
 	return nil
 }
 
+// namesMember reports whether a text has a placeholder of a member of the body.
+func namesMember(text string) bool { return len(exchange.MembersIn(text)) > 0 }
+
 // readsMember reports whether a source reads a member of the body.
 func readsMember(source delivery.Source, pointer string) bool {
-	names, _ := exchange.PlaceholdersIn(source.Text)
-	return source.Pointer == pointer ||
-		slices.ContainsFunc(names, func(name string) bool { read, ok := exchange.MemberPointer(name); return ok && read == pointer }) ||
+	return source.Pointer == pointer || slices.Contains(exchange.MembersIn(source.Text), pointer) ||
 		slices.ContainsFunc(source.Parts, func(part delivery.Source) bool { return readsMember(part, pointer) })
 }
 
@@ -154,7 +157,11 @@ func reads(source delivery.Source, field string) bool {
 
 func checkExclude(pointers []string) error {
 	for _, pointer := range pointers {
-		if err := cmp.Or(checkPointerText(pointer), delivery.CheckExclude(pointer)); err != nil {
+		err := delivery.CheckExclude(pointer)
+		if !strings.HasPrefix(pointer, "?") {
+			err = cmp.Or(checkPointerText(pointer), err)
+		}
+		if err != nil {
 			return err
 		}
 	}
@@ -191,8 +198,9 @@ func checkProviders(names []string) error {
 func checkMethods(methods []string) error {
 	for i, method := range methods {
 		switch method = strings.ToUpper(method); {
-		case strings.Contains(method, ","):
-			return fmt.Errorf("%q has a comma; write the methods apart, as in %s", withoutPassword(methods[i]), strings.Join(strings.FieldsFunc(method, func(r rune) bool { return r == ',' }), " "))
+		case strings.ContainsAny(method, ",| "):
+			apart := strings.FieldsFunc(method, func(r rune) bool { return strings.ContainsRune(",| ", r) })
+			return fmt.Errorf("%q is not a method; write each by itself, such as %s", withoutPassword(methods[i]), strings.Join(apart, " "))
 		case !httpguts.ValidHeaderFieldName(method):
 			return fmt.Errorf("%q is not a method; it must be a word such as POST", withoutPassword(methods[i]))
 		case strings.Contains(method, "*") || method == "ALL" || method == "ANY": // valid names that no method has

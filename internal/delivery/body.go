@@ -71,6 +71,14 @@ func (r Request) document() (*canonicaljson.Document, error) {
 	return p.doc, p.docErr
 }
 
+// Parsed returns the body of a request that remembers it, if it was parsed and is JSON, else nil.
+func (r Request) Parsed() *canonicaljson.Document {
+	if r.parsed == nil || r.parsed.docErr != nil {
+		return nil
+	}
+	return r.parsed.doc
+}
+
 // room reserves memory and remembers a failure.
 func (r Request) room(bytes int) error {
 	if r.Reserve != nil {

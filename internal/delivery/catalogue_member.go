@@ -24,7 +24,7 @@ var knownByMember = []Provider{
 		Fact:    "https://developer.box.com/guides/webhooks/v2/",
 	},
 	{
-		Name: "chargebee", Title: "Chargebee", Verified: true, Read: secondReading,
+		Name: "chargebee", Title: "Chargebee", Verified: true, ChangesBody: true, Read: secondReading,
 		// webhook_status changes with an attempt.
 		Sources: []Source{partsSource(memberSource("/id"), memberSource("/event_type"))},
 		Fact:    "https://github.com/chargebee/ai/blob/459f7df974cdb053b9199786d753de1a769289e6/chargebee-integration/references/webhooks.md",
@@ -52,7 +52,7 @@ var knownByMember = []Provider{
 		Passes:  []Pass{{Pointer: "/verification_token", Unsigned: true}},
 	},
 	{
-		Name: "intercom", Title: "Intercom", Verified: true, Read: secondReading,
+		Name: "intercom", Title: "Intercom", Verified: true, ChangesBody: true, Read: secondReading,
 		// delivery_attempts counts the attempts at the notification that has this ID.
 		Sources: []Source{memberSource("/id")},
 		Signs:   Signs{AnyOf: []Sign{{Header: "X-Hub-Signature"}}, NoneOf: codeHosts},
@@ -60,14 +60,14 @@ var knownByMember = []Provider{
 		Note:    "It retries after a minute.",
 	},
 	{
-		Name: "mailgun", Title: "Mailgun", Verified: true, Read: firstReading,
+		Name: "mailgun", Title: "Mailgun", Verified: true, ChangesBody: true, Read: firstReading,
 		// The token of /signature may differ from one POST to the next.
 		Sources: []Source{partsSource(memberSource("/event-data/id"), memberSource("/event-data/timestamp"))},
 		Fact:    "https://documentation.mailgun.com/docs/mailgun/user-manual/events/event-structure",
 		Note:    "The ID is unique within a day only, so the event's time joins it.",
 	},
 	{
-		Name: "notion", Title: "Notion", Verified: true, Read: firstReading,
+		Name: "notion", Title: "Notion", Verified: true, ChangesBody: true, Read: firstReading,
 		Sources: []Source{memberSource("/id")},
 		Signs:   signedBy("X-Notion-Signature"),
 		Passes:  []Pass{{Pointer: "/verification_token", Unsigned: true}},
@@ -75,7 +75,7 @@ var knownByMember = []Provider{
 		Note:    "It tries up to eight times.",
 	},
 	{
-		Name: "nylas", Title: "Nylas", Verified: true, Read: firstReading,
+		Name: "nylas", Title: "Nylas", Verified: true, ChangesBody: true, Read: firstReading,
 		Sources: []Source{partsSource(memberSource("/id"), memberSource("/source"))},
 		Signs:   signedBy("X-Nylas-Signature"),
 		Fact:    "https://developer.nylas.com/docs/cookbook/use-cases/build/handle-duplicate-webhooks/",
@@ -98,7 +98,7 @@ var knownByMember = []Provider{
 		Note:    noteRoute + " A manual redelivery keeps the ID.",
 	},
 	{
-		Name: "sevalla", Title: "Sevalla", Verified: true, Read: firstReading,
+		Name: "sevalla", Title: "Sevalla", Verified: true, ChangesBody: true, Read: firstReading,
 		// event_delivery_id changes with every attempt.
 		Sources:   []Source{partsSource(memberSource("/event_id"), memberSource("/webhook_id"))},
 		Signs:     signedBy("svl-signature"),

@@ -123,7 +123,7 @@ var knownBySeveral = []Provider{
 		Note:    noteBatch,
 	},
 	{
-		Name: "pubsub", Title: "Google Cloud Pub/Sub", Verified: true, Read: firstReading,
+		Name: "pubsub", Title: "Google Cloud Pub/Sub", Verified: true, ChangesBody: true, Read: firstReading,
 		Sources: []Source{partsSource(memberSource("/message/messageId"), memberSource("/subscription"))},
 		Fact:    "https://cloud.google.com/python/docs/reference/pubsub/1.5.0/google.cloud.pubsub_v1.types.PublishResponse",
 		Note:    "For push subscriptions with the wrapped payload.",

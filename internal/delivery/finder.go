@@ -198,7 +198,7 @@ func (f finder) find(source Source) (item, error) {
 	case KindContent:
 		return f.content()
 	case KindParts:
-		return f.parts(source.Parts)
+		return f.parts(source)
 	case KindBatch:
 		return f.batch(source.Batch)
 	default:

@@ -14,12 +14,14 @@ const partsVersion = "caddy-dedup parts v1"
 const kindAbsent = "absent"
 
 // parts combines the IDs of all parts; the ID of the first is shown. If a required part is absent,
-// the source is absent, whatever the other parts are: the order of the parts must not decide
-// whether a request has a key. Otherwise, if a part is invalid or unusable, so is the source.
+// the source has no ID, whatever the other parts are: the order of the parts must not decide
+// whether a request has a key. Of a user's own parts it is unusable, and not absent, if the first one
+// is there. Otherwise, if a part is invalid or unusable, so is the source.
 //
 // An absent part is hashed as kindAbsent, so that later parts keep their positions. Whether a part
 // is optional is not hashed: making a part optional changes no keys.
-func (f finder) parts(parts []Source) (item, error) {
+func (f finder) parts(source Source) (item, error) {
+	parts := source.Parts
 	all := newTuple(partsVersion)
 	all.writeCount(len(parts))
 	var values []string
@@ -30,6 +32,9 @@ func (f finder) parts(parts []Source) (item, error) {
 		switch {
 		case isMissing:
 			missing.reason = fmt.Sprintf("part %d, %s: %s", i+1, part, cmp.Or(missing.reason, "it is not there"))
+			if len(values) > 0 && failed == nil && !source.OfCatalogue { // the request is meant to have a key
+				missing.kind = isUnusable
+			}
 			return item{}, missing
 		case err != nil:
 			failed = cmp.Or(failed, err)

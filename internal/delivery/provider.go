@@ -26,6 +26,8 @@ type Provider struct {
 	// provider retries longer, or sends the same body for different events. Zero means the
 	// default.
 	Retention time.Duration
+	// ChangesBody reports whether the provider sends another body with each try of a delivery.
+	ChangesBody bool
 	// Passes are the requests of the provider that are not deliveries.
 	Passes []Pass
 	// Verified reports whether the fact was read in the documentation or the source code of the
@@ -64,7 +66,7 @@ func Providers() []Provider {
 func (p Provider) complete() Provider {
 	p.Sources = slices.Clone(p.Sources)
 	for i, s := range p.Sources {
-		p.Sources[i].Provider = p.Name
+		p.Sources[i].Provider, p.Sources[i].OfCatalogue = p.Name, true
 		p.Sources[i].Parts = slices.Clone(s.Parts)
 		p.Sources[i].ScopeHeaders = slices.Clone(s.ScopeHeaders)
 		if s.Signs.isZero() {

@@ -79,6 +79,8 @@ type Source struct {
 	// Provider is the name of the catalogue entry that has this source; empty if the user
 	// configured the source.
 	Provider string
+	// OfCatalogue reports whether the source is that of a catalogue entry.
+	OfCatalogue bool
 	// Signs identify the requests that may be from the provider. In all others the source is
 	// absent: many senders use a field such as Idempotency-Key.
 	Signs Signs

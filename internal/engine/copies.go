@@ -309,9 +309,9 @@ func (e *Engine) decideByCopy(c idempotency.Claim) Decision {
 	}
 	switch idempotency.Decide(found.Record, c, found.Now) {
 	case idempotency.ReplayKept:
-		return Replay{Record: found.Record, Response: found.Response}
+		return Replay{Record: found.Record, Response: found.Response, Differs: c.Differs(found.Record)}
 	case idempotency.RefuseReused:
-		return newRefusal(ReasonReused, found.Record)
+		return newRefusal(ReasonReused, found.Record, c)
 	default:
 		return nil
 	}

@@ -18,6 +18,8 @@ type Replay struct {
 	Response *idempotency.Response
 	// Waited reports whether the run was still in flight when the request arrived.
 	Waited bool
+	// Differs is [idempotency.Claim.Differs].
+	Differs bool
 }
 
 // Follow answers a request with the response that its run is streaming.
@@ -25,17 +27,17 @@ type Follow struct {
 	Record *idempotency.Record
 	// Live is the argument of [Run.Stream].
 	Live any
+	// Differs is [idempotency.Claim.Differs].
+	Differs bool
 }
 
 // Refusal answers a request with an error of caddy-dedup.
 type Refusal struct {
 	Reason Reason
-	// ExecutionID names the run that is the reason; empty if none is known.
-	ExecutionID string
-	// Attempt is the number of that run of the key, 0 if none is known.
-	Attempt int
-	// Status is that of the run's response if the key is complete, else 0.
-	Status int
+	// Record is that of the run that is the reason, nil if none is known.
+	Record *idempotency.Record
+	// Differs is [idempotency.Claim.Differs].
+	Differs bool
 	// Err is the error, if the store or a limit is the reason.
 	Err error
 }
@@ -44,6 +46,24 @@ func (*Run) decision()    {}
 func (Replay) decision()  {}
 func (Follow) decision()  {}
 func (Refusal) decision() {}
+
+// DiffersFrom returns the record of the run whose request had another body than the duplicate that is
+// decided on, nil if there is none or they do not differ.
+func DiffersFrom(d Decision) *idempotency.Record {
+	record, differs := (*idempotency.Record)(nil), false
+	switch d := d.(type) {
+	case Replay:
+		record, differs = d.Record, d.Differs
+	case Follow:
+		record, differs = d.Record, d.Differs
+	case Refusal:
+		record, differs = d.Record, d.Differs
+	}
+	if !differs {
+		return nil
+	}
+	return record
+}
 
 // Reason is why a request is refused. It is the `code` of the refusal's problem
 // details.
@@ -67,17 +87,17 @@ const (
 func decideInFlight(run *idempotency.Record, live any, c idempotency.Claim) Decision {
 	switch idempotency.Decide(run, c, time.Time{}) {
 	case idempotency.RefuseReused:
-		return newRefusal(ReasonReused, run)
+		return newRefusal(ReasonReused, run, c)
 	case idempotency.RefuseUnreadable:
-		return refuseUnreadable(c.Key, run)
+		return refuseUnreadable(run, c)
 	case idempotency.RefuseLoop:
-		return newRefusal(ReasonLoop, run)
+		return newRefusal(ReasonLoop, run, c)
 	}
 	switch {
 	case !c.Waits:
-		return newRefusal(ReasonInFlight, run)
+		return newRefusal(ReasonInFlight, run, c)
 	case live != nil:
-		return Follow{Record: run, Live: live}
+		return Follow{Record: run, Live: live, Differs: c.Differs(run)}
 	default:
 		return nil
 	}
@@ -93,7 +113,7 @@ func (v view) decideEnded(m *member, c idempotency.Claim) Decision {
 	case v.err != nil && verdict == idempotency.Proceed: // also when there is no record
 		return refusalFor(v.err)
 	case v.joinedBeforeEnd(m) && hasResponse && found.Record.Token == v.record.Token && c.SameRequest(v.record):
-		return Replay{Record: found.Record, Response: found.Response, Waited: true}
+		return Replay{Record: found.Record, Response: found.Response, Waited: true, Differs: c.Differs(found.Record)}
 	case found.Response != nil && found.Record.State == idempotency.InFlight:
 		// This record is from before the run ended. The one that the store has by now
 		// decides for requests that did not wait.
@@ -104,25 +124,25 @@ func (v view) decideEnded(m *member, c idempotency.Claim) Decision {
 		// The store returns a response only to a claim that may replay it. If it refused the
 		// first request, the flight has no response for the others.
 		if hasResponse || v.record != nil {
-			return Replay{Record: found.Record, Response: found.Response, Waited: waited}
+			return Replay{Record: found.Record, Response: found.Response, Waited: waited, Differs: c.Differs(found.Record)}
 		}
 	case idempotency.RefuseReused:
-		return newRefusal(ReasonReused, found.Record)
+		return newRefusal(ReasonReused, found.Record, c)
 	case idempotency.RefuseUnreadable:
 		// The store decides if it can: the encryption keys may have changed since this
 		// request took its fingerprints.
 		if v.state != closed || v.err != nil {
-			return refuseUnreadable(c.Key, found.Record)
+			return refuseUnreadable(found.Record, c)
 		}
 	case idempotency.RefuseHeld:
-		return newRefusal(ReasonHeld, found.Record)
+		return newRefusal(ReasonHeld, found.Record, c)
 	case idempotency.RefuseExhausted:
-		return newRefusal(ReasonExhausted, found.Record)
+		return newRefusal(ReasonExhausted, found.Record, c)
 	case idempotency.RefuseLoop:
-		return newRefusal(ReasonLoop, found.Record)
+		return newRefusal(ReasonLoop, found.Record, c)
 	case idempotency.WaitForRun:
 		if !c.Waits {
-			return newRefusal(ReasonInFlight, found.Record)
+			return newRefusal(ReasonInFlight, found.Record, c)
 		}
 	}
 	return nil
@@ -137,22 +157,34 @@ func (v view) joinedBeforeEnd(m *member) bool {
 }
 
 // newRefusal returns a refusal because of the run that wrote this record.
-func newRefusal(reason Reason, record *idempotency.Record) Refusal {
-	refusal := Refusal{Reason: reason, ExecutionID: record.ExecutionID, Attempt: record.Attempt}
-	if record.State == idempotency.Complete {
-		refusal.Status = record.Status
-	}
-	return refusal
+func newRefusal(reason Reason, record *idempotency.Record, c idempotency.Claim) Refusal {
+	return Refusal{Reason: reason, Record: record, Differs: c.Differs(record)}
 }
 
 // refuseUnreadable refuses a request because its fingerprints do not include one under the encryption
 // key of the record.
-func refuseUnreadable(key idempotency.Key, record *idempotency.Record) Refusal {
-	refusal := newRefusal(ReasonUnreadable, record)
+func refuseUnreadable(record *idempotency.Record, c idempotency.Claim) Refusal {
+	refusal := newRefusal(ReasonUnreadable, record, c)
 	refusal.Err = &idempotency.UnreadableError{
-		Where: "record " + key.String(), Err: errors.New("it is encrypted with a key that is not configured"),
+		Where: "record " + c.Key.String(), Err: errors.New("it is encrypted with a key that is not configured"),
 	}
 	return refusal
+}
+
+// Run returns execution ID and attempt of the run that is the reason, zero if none is known.
+func (r Refusal) Run() (executionID string, attempt int) {
+	if r.Record == nil {
+		return "", 0
+	}
+	return r.Record.ExecutionID, r.Record.Attempt
+}
+
+// Complete returns the record if its key is complete, else nil.
+func (r Refusal) Complete() *idempotency.Record {
+	if r.Record != nil && r.Record.State == idempotency.Complete {
+		return r.Record
+	}
+	return nil
 }
 
 func refusalFor(err error) Refusal {

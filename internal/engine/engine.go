@@ -131,7 +131,7 @@ type Request struct {
 	Origin idempotency.Origin
 	// Label is passed to [Observer.RunEnded].
 	Label string
-	// Fingerprint is that of [idempotency.Fingerprint]; empty for none.
+	// Fingerprint is that of [idempotency.Fingerprint] or [idempotency.NotedFingerprint]; empty for none.
 	Fingerprint string
 	// Within is [idempotency.Claim.Within].
 	Within string

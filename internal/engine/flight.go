@@ -294,13 +294,13 @@ func (e *Engine) follow(ctx context.Context, m *member, c idempotency.Claim, lim
 		case decision != nil || seen.state == closed:
 			return decision, nil
 		case seen.state != asking && !c.Waits:
-			return newRefusal(ReasonInFlight, seen.runRecord()), nil
+			return newRefusal(ReasonInFlight, seen.runRecord(), c), nil
 		}
 		var timeout <-chan time.Time // an operation of the store has a time limit of its own
 		if seen.state != asking {
 			if reached, err := m.wait(seen.state); err != nil {
 				e.options.Observer.Overloaded(reached)
-				refused := newRefusal(ReasonOverloaded, seen.runRecord())
+				refused := newRefusal(ReasonOverloaded, seen.runRecord(), c)
 				refused.Err = err
 				return refused, nil //nolint:nilerr // it is in the refusal
 			}
@@ -309,7 +309,7 @@ func (e *Engine) follow(ctx context.Context, m *member, c idempotency.Claim, lim
 		select {
 		case <-changed:
 		case <-timeout:
-			return newRefusal(ReasonInFlight, seen.runRecord()), nil
+			return newRefusal(ReasonInFlight, seen.runRecord(), c), nil
 		case <-ctx.Done():
 			return nil, context.Cause(ctx)
 		}

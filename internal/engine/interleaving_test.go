@@ -263,7 +263,7 @@ func interleave(t *testing.T, seed uint64, copies int64, sealedWith []string) *c
 			c.replayed(d)
 		case engine.Refusal:
 			if d.Reason != engine.ReasonHeld || !req.Policy.Hold {
-				t.Errorf("key %d is left refused with %q of %s", n, d.Reason, d.ExecutionID)
+				t.Errorf("key %d is left refused with %q of %+v", n, d.Reason, d.Record)
 			}
 		}
 	}

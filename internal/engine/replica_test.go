@@ -241,8 +241,8 @@ func as[D engine.Decision](t *testing.T, d engine.Decision) D {
 func wantRefusal(t *testing.T, d engine.Decision, reason engine.Reason, executionID string) {
 	t.Helper()
 	got := as[engine.Refusal](t, d)
-	if got.Reason != reason || got.ExecutionID != executionID {
-		t.Errorf("refused with %q of %q (%v), want %q of %q", got.Reason, got.ExecutionID, got.Err, reason, executionID)
+	if run, _ := got.Run(); got.Reason != reason || run != executionID {
+		t.Errorf("refused with %q of %q (%v), want %q of %q", got.Reason, run, got.Err, reason, executionID)
 	}
 }
 

@@ -265,9 +265,10 @@ func (s *stage) wantRefusal(d engine.Decision, reason, of string) {
 	}
 	wantRefusal(s.t, d, want.reason, executionID)
 	var unreadable *idempotency.UnreadableError
+	_, gotAttempt := got.Run()
 	switch {
-	case reason == "overloaded" && got.Attempt != attempt:
-		s.t.Errorf("refused because of attempt %d, want %d", got.Attempt, attempt)
+	case reason == "overloaded" && gotAttempt != attempt:
+		s.t.Errorf("refused because of attempt %d, want %d", gotAttempt, attempt)
 	case want.err != nil && !errors.Is(got.Err, want.err),
 		reason == "unavailable" && got.Err == nil,
 		reason == "unreadable" && !errors.As(got.Err, &unreadable):

@@ -123,6 +123,15 @@ func (b *requestBody) readToLimit() error {
 	return b.err
 }
 
+// tryRead reads the body of an observed request, which needs it only for its hash. The request does not
+// fail with it.
+func (b *requestBody) tryRead() error {
+	if b.readToLimit() != nil {
+		b.complete, b.err = false, nil
+	}
+	return nil
+}
+
 // failed returns why the body could not be read, nil if it was read or not tried.
 func (b *requestBody) failed() error { return b.err }
 

@@ -3,6 +3,7 @@ package exchange
 import (
 	"cmp"
 	"errors"
+	"fmt"
 	"net/http"
 	"time"
 
@@ -13,7 +14,7 @@ import (
 
 // observation is what was observed of a run until it ended.
 type observation struct {
-	err      error // what the handlers behind returned; [errAborted] if they panicked
+	err      error // what the handlers behind returned; [errAborted] or [errPanicked] if they panicked
 	status   int   // what they wrote; 0 for nothing
 	broken   bool  // whether they wrote fewer or more bytes than they had declared
 	early    bool  // whether the run is settled before they return: the body outgrew what is kept, or has the response to a tool call
@@ -34,9 +35,11 @@ const (
 )
 
 var (
-	// errAborted stands for a panic: a handler was aborted, or the upstream failed in the middle of a
-	// body.
+	// errAborted stands for the panic of a handler that aborts: the upstream failed in the middle of a
+	// body, or Caddy's abort was reached.
 	errAborted = errors.New("aborted")
+	// errPanicked stands for any other panic.
+	errPanicked = fmt.Errorf("a handler panicked: %w", errAborted)
 	// errNoHandler is the end of a run that no handler behind has answered.
 	errNoHandler = errors.New("no handler behind dedup answered the request")
 
@@ -68,6 +71,8 @@ func (o observation) end() (end idempotency.End, share sharedAnswer, err error) 
 		end.How, share = idempotency.Answered, shareResponse
 	case err != nil && o.status == 0 && up.answered && o.releases: // a later handler turned the response into an error
 		end.How, share = idempotency.Answered, shareError
+	case errors.Is(err, errAborted) && !errors.Is(err, errPanicked) && o.status == 0: // before anything was written, as Caddy's abort does
+		end.How, share = sent, shareError
 	case errors.Is(err, errAborted), err != nil && o.status != 0:
 		end.How, share = idempotency.Unknown, shareError
 	case err != nil:

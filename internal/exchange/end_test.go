@@ -17,7 +17,7 @@ import (
 // written by then, and what was observed of the way to an upstream.
 var (
 	err500, err502 = errors.New("no"), caddyhttp.Error(502, errors.New("connection refused"))
-	returned       = map[string]error{"nothing": nil, "an error": err500, "502": err502, "a panic": errAborted}
+	returned       = map[string]error{"nothing": nil, "an error": err500, "502": err502, "an abort": errAborted, "a panic": errPanicked}
 	wrote          = map[string]observation{
 		"nothing":         {},
 		"a response":      {status: 201},
@@ -66,7 +66,7 @@ var endTable = []struct {
 	{returned: failures, wrote: of("nothing"), way: answered, releases: no, want: end{how: idempotency.Unknown, share: shareError}},
 	{returned: failures, wrote: of("nothing"), way: of("sent", "sent, a 500 of another", "sent, error routes"), want: end{how: idempotency.Unknown, share: shareError}},
 	{returned: of("a panic"), wrote: of("nothing"), way: notSent, want: end{how: idempotency.Unknown, share: shareError}},
-	{returned: of("an error", "502"), wrote: of("nothing"), way: notSent, want: end{how: idempotency.NotSent, share: shareError}},
+	{returned: of("an error", "502", "an abort"), wrote: of("nothing"), way: notSent, want: end{how: idempotency.NotSent, share: shareError}},
 	{returned: failures, wrote: written, way: except(again), want: end{how: idempotency.Unknown, share: shareError}},
 
 	// The run was cancelled before its request was sent again.
@@ -87,7 +87,7 @@ var endTable = []struct {
 }
 
 var (
-	failures = of("an error", "502", "a panic")
+	failures = of("an error", "502", "an abort", "a panic")
 	written  = of("a response", "a cut response", "499")
 	answered = of("sent, answered 500", "sent, answered 499", "answered 500, error routes")
 	notSent  = of("none", "sought", "a 503 that was not sent", "error routes")

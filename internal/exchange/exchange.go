@@ -27,21 +27,22 @@ type exchange struct {
 	outcome       Outcome // the last one reported
 	counted       bool
 	hasParseSlot  bool
-	identifying   bool    // it looks for the key
-	unusable      error   // why a member that [exchange.keyMember] has read cannot be part of the key
+	identifying   bool // it looks for the key
+	ended         bool
+	memberErr     error   // of the member that [exchange.replace] has read
 	sender        *Sender // of the request; all of them if it is not verified
 	found         delivery.Found
 	key           idempotency.Key
 	allowance     Allowance // room in the budget for the request's body and for a replay
 	body          requestBody
 	request       engine.Request
-	decision      engine.Decision       // nil until it is made
-	answer        answer                // to a duplicate
-	openStore     *storepool.Store      // until it is left
-	streamReader  *recordingReader      // of the stream that the request follows
-	releaseShared func()                // releases the room of a replayed body that other requests may share
-	replaced      *idempotency.Response // the response that a forced run is to replace; nil until it is read
-	call          *toolCall             // nil for all but tool calls
+	decision      engine.Decision  // nil until it is made
+	answer        answer           // to a duplicate
+	openStore     *storepool.Store // until it is left
+	streamReader  *recordingReader // of the stream that the request follows
+	releaseShared func()           // releases the room of a replayed body that other requests may share
+	firstRun      *firstRun        // what {http.dedup.first.*} has read; nil for nothing
+	call          *toolCall        // nil for all but tool calls
 }
 
 // connKey is the key of a request's connection in its context.
@@ -115,6 +116,8 @@ func (x *exchange) close() {
 	if x.releaseShared != nil {
 		x.releaseShared()
 	}
+	x.ended = true
+	x.dropFirst()
 	x.allowance.ReleaseAll()
 	if x.call != nil {
 		x.call.room.ReleaseAll()

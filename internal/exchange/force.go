@@ -22,7 +22,8 @@ func (x *exchange) auditForce(decision engine.Decision) {
 	case engine.Follow:
 		x.audit("force: the request got the response of the run that was in flight", d.Record.ExecutionID, d.Record.Attempt)
 	case engine.Refusal:
-		x.audit("force: the request was refused", d.ExecutionID, d.Attempt, zap.String("code", string(d.Reason)))
+		id, attempt := d.Run()
+		x.audit("force: the request was refused", id, attempt, zap.String("code", string(d.Reason)))
 	}
 }
 

@@ -83,6 +83,8 @@ type Observer interface {
 	// Request counts a request by the provider of its key, or [Config.Label], and its outcome.
 	// observed is [Config.Observe].
 	Request(provider string, o Outcome, observed bool)
+	// Differing counts a duplicate whose body differs from the first, by provider as Request does.
+	Differing(provider string, observed bool)
 	// Overloaded counts a request that was refused because of a limit.
 	Overloaded(engine.Limit)
 }
@@ -98,15 +100,18 @@ type Handler struct {
 	// Exclude, apart: the JSON pointers, and the names of the parameters.
 	excludedPointers, excludedParameters []string
 
-	everySender         Sender // all of them
+	everySender         Sender   // all of them
+	keyFields           []string // header fields of which the key, the scope and force are made
+	scopeCallers        []string // placeholders of the scope that can name a caller
 	headers             headerRules
 	unknownPlaceholders unknownPlaceholders
-	missingLog          logSampler // about requests without a key
-	unusableLog         logSampler // about requests with a value that cannot be their key
+	withoutKeyLog       logSampler // about requests without a key, or with a value that cannot be it
+	differingLog        logSampler // about duplicates whose body differs from the first
 	signatureLog        logSampler // about requests that no sender has signed
 	retentionLog        logSampler // about requests that do not get the retention that they ask for
 	unobservedLog       logSampler // about requests that could not be observed
-	callersWarning      sync.Once  // about a request in which nothing identifies the caller
+	anonymousWarning    sync.Once  // about a request in which nothing identifies the caller
+	unlistedWarning     sync.Once  // about a request with another field that may identify the caller
 
 	// Used only under observe.
 	keyPlaceholders []string    // [Config.placeholders]
@@ -119,14 +124,16 @@ func New(c Config) *Handler {
 	if c.Observe {
 		c = c.observing()
 	}
-	keyMembers := membersIn(c.keyTexts())
+	keyMembers := MembersIn(c.keyTexts()...)
 	h := &Handler{
 		Config:          c,
-		members:         slices.Concat(membersIn(c.Scope), membersIn(c.Caller), keyMembers),
+		members:         slices.Concat(MembersIn(c.Scope...), MembersIn(c.Caller...), keyMembers),
 		keyNamesMembers: len(keyMembers) > 0,
 		everySender:     Sender{c.Sources, c.Providers},
 		headers:         newHeaderRules(c.KeepHeader),
 		keyPlaceholders: c.placeholders(),
+		keyFields:       c.fieldsOf(),
+		scopeCallers:    callersIn(c.Scope),
 	}
 	for _, word := range c.Exclude {
 		if name, is := strings.CutPrefix(word, "?"); is {
@@ -224,6 +231,7 @@ func (x *exchange) claim(request *engine.Request) error {
 		}
 		return x.answerError(caddyhttp.Error(statusClientGone, err))
 	}
+	x.noteDiffering(decision)
 	if request.Force {
 		x.auditForce(decision)
 	}

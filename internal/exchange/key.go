@@ -13,13 +13,11 @@ import (
 	"strings"
 	"time"
 
-	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
-	"go.uber.org/zap"
-
 	"github.com/caddy-dedup/caddy-dedup/internal/delivery"
 	"github.com/caddy-dedup/caddy-dedup/internal/engine"
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 	"github.com/caddy-dedup/caddy-dedup/internal/jsonrpc"
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 )
 
 // identify looks for the request's key, and reads the body for it.
@@ -89,7 +87,7 @@ func (x *exchange) identify() keyDecision {
 	kind, read := x.FingerprintFor(found), body.readAll
 	switch {
 	case kind == idempotency.FingerprintNone && x.Observe:
-		read = func() error { return nil } // the body reaches the upstream as it comes
+		read = body.tryRead
 	case kind == idempotency.FingerprintNone:
 		read = body.readToLimit
 	}
@@ -103,7 +101,24 @@ func (x *exchange) identify() keyDecision {
 	case err != nil && kind != idempotency.FingerprintNone:
 		return x.withLargeBody("the fingerprint")
 	}
+	if x.Mode == delivery.ModeWebhook && kind == idempotency.FingerprintNone && !found.Content && body.complete && !changesBody(x.sender.Providers, found.Provider) {
+		fingerprint = x.notedFingerprint(request)
+	}
 	return claim{x.engineRequest(fingerprint, retention)}
+}
+
+// changesBody reports whether a provider sends another body with each try.
+func changesBody(providers []delivery.Provider, name string) bool {
+	return slices.ContainsFunc(providers, func(p delivery.Provider) bool { return p.Name == name && p.ChangesBody })
+}
+
+// notedFingerprint returns the hash of the body by which a duplicate that differs is noticed. It parses
+// no body that was not parsed for the key.
+func (x *exchange) notedFingerprint(request delivery.Request) string {
+	if doc := request.Parsed(); doc != nil {
+		return idempotency.NotedFingerprint(nil, doc, x.excludedPointers...)
+	}
+	return idempotency.NotedFingerprint(x.body.held.bytes.All(), nil)
 }
 
 // FingerprintFor returns the kind of fingerprint for a key: the configured one, as far as it fits the
@@ -243,7 +258,7 @@ func (x *exchange) setKey(found delivery.Found) error {
 	case x.Scope[0] == SharedScope:
 		scope = append(scope, x.Scope...)
 	default:
-		scope, err = x.appendTexts(append(scope, "text"), "scope", x.Scope)
+		scope, err = x.appendTexts(append(scope, "text"), x.Scope)
 	}
 	if err != nil {
 		return err
@@ -294,113 +309,15 @@ func (x *exchange) engineRequest(fingerprint string, retention time.Duration) *e
 	return &x.request
 }
 
-// CredentialFields are the request header fields with a secret that commonly identifies a caller.
-// Cookies are not among them: they change while the caller stays the same.
-var CredentialFields = []string{
-	"Authorization", "X-Api-Key", "Api-Key", "Apikey", "X-Auth-Token", "X-Access-Token", "Private-Token",
-	"X-Goog-Api-Key", "Ocp-Apim-Subscription-Key", "X-Vault-Token", "X-Shopify-Access-Token",
-}
-
-// UserFields are the fields in which a proxy in front, or the caller itself, names the caller.
-var UserFields = []string{
-	"Remote-User", "X-Forwarded-User", "X-Auth-Request-User", "X-Amzn-Oidc-Identity", "Cf-Access-Authenticated-User-Email",
-}
-
-// AccountFields name the account for which a caller acts, and not the caller.
-var AccountFields = []string{"Stripe-Account", "X-Tenant-Id"}
-
-// CallerPlaceholders identify a caller that Caddy has authenticated.
-var CallerPlaceholders = []string{"http.auth.user.id", "http.request.tls.client.fingerprint"}
-
-// SharedScope is the first text of a scope in which all requests share their keys.
-const SharedScope = "shared"
-
-// appendTexts appends the texts of a setting, with their placeholders replaced. A text with several
-// placeholders is followed by their values, so that "a" and "bc" differ from "ab" and "c".
-func (x *exchange) appendTexts(scope []string, setting string, texts []string) ([]string, error) {
-	for _, text := range texts {
-		replaced, values, err := x.replace(text)
-		if err != nil {
-			return nil, fmt.Errorf("%s %s: %w", setting, text, err)
-		}
-		scope = append(scope, replaced)
-		if len(values) > 1 {
-			scope = append(scope, values...)
-		}
-	}
-	return scope, nil
-}
-
-// appendScope appends the default scope, which separates the key from those of other routes and
-// callers. The first part names the mode. Each value follows its label.
-func (x *exchange) appendScope(scope []string, r *http.Request, path string) ([]string, error) {
-	scope = append(scope, string(x.Mode), "host", hostOf(r), "path", path)
-	if x.Mode == delivery.ModeWebhook {
-		return scope, nil
-	}
-	scope = append(scope, "method", strings.ToUpper(r.Method))
-	withoutCaller := len(scope)
-	scope, err := x.appendCaller(scope, r, x.Caller)
-	if len(scope) == withoutCaller {
-		x.callersWarning.Do(func() { x.warnOfCallers(r.Header) })
-	}
-	return appendFields(scope, r.Header, AccountFields), err
-}
-
-// appendCaller appends all by which the caller is known: by default, and by the configuration's texts.
-func (x *exchange) appendCaller(scope []string, r *http.Request, texts []string) ([]string, error) {
-	for _, name := range CallerPlaceholders {
-		if r.TLS == nil && strings.HasPrefix(name, "http.request.tls.") {
-			continue // there is none, and the lookup is expensive
-		}
-		if value, ok := x.repl().GetString(name); ok && value != "" {
-			scope = append(scope, name, value)
-		}
-	}
-	scope = appendFields(scope, r.Header, CredentialFields)
-	scope = appendFields(scope, r.Header, UserFields)
-	for _, text := range texts {
-		value, _, err := x.replace(text)
-		if err != nil {
-			return nil, fmt.Errorf("caller %s: %w", text, err)
-		}
-		if value != "" {
-			scope = append(scope, text, value)
-		}
-	}
-	return scope, nil
-}
-
-// appendFields appends the names and values of the fields that are not empty.
-func appendFields(scope []string, header http.Header, names []string) []string {
-	for _, name := range names {
-		for _, value := range header[name] {
-			if value != "" {
-				scope = append(scope, name, value)
-			}
-		}
-	}
-	return scope
-}
-
-// warnOfCallers logs that nothing in a request identifies its caller.
-func (h *Handler) warnOfCallers(header http.Header) {
-	caller := "{http.request.header.<field>}"
-	if len(header["Cookie"]) > 0 {
-		caller = "{http.request.cookie.<name>}"
-	}
-	h.Logger.Warn("a request with a key has no field by which dedup knows its caller, and cookies are not part of the key: callers who send equal keys share them; write what tells callers apart, or scope shared if all may share",
-		zap.String("caller", "caller "+caller))
-}
-
-// originalPath returns path and query as the client sent them, escaped, before rewrites. RawPath comes
+// originalPath returns the normal form of the path as the client sent it, escaped, before rewrites,
+// and the query as it was sent. RawPath comes
 // first: if the client sent a byte that has to be escaped, EscapedPath would make %2F and / one path.
 func originalPath(r *http.Request) (path, query string) {
 	u := r.URL
 	if original, ok := r.Context().Value(caddyhttp.OriginalRequestCtxKey).(http.Request); ok && original.URL != nil {
 		u = original.URL
 	}
-	return cmp.Or(u.RawPath, u.EscapedPath(), u.Opaque, "/"), u.RawQuery
+	return normalPath(cmp.Or(u.RawPath, u.EscapedPath(), u.Opaque, "/")), u.RawQuery
 }
 
 // withoutParameters returns a query without the parameters of these names, * for all. It leaves the

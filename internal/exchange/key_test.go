@@ -31,7 +31,9 @@ func TestCallersHaveScopesOfTheirOwn(t *testing.T) {
 	for _, name := range []string{
 		"x-api-key", "api-key", "apikey", "x-auth-token", "x-access-token", "private-token", "x-goog-api-key", "ocp-apim-subscription-key",
 		"x-vault-token", "x-shopify-access-token", "stripe-account", "x-tenant-id", "remote-user", "x-forwarded-user", "x-auth-request-user",
-		"x-amzn-oidc-identity", "cf-access-authenticated-user-email",
+		"x-amzn-oidc-identity", "cf-access-authenticated-user-email", "x-auth-request-email", "x-authentik-username", "x-authentik-uid",
+		"x-consumer-id", "x-goog-authenticated-user-id", "x-ms-client-principal-id", "tailscale-user-login", "x-webauth-user", "x-functions-key",
+		"x-rapidapi-user",
 	} {
 		says[name] = func(_ *caddy.Replacer, h map[string][]string) { http.Header(h).Set(name, "a") }
 	}

@@ -3,7 +3,8 @@ package exchange
 import (
 	"errors"
 	"fmt"
-	"sync/atomic"
+	"maps"
+	"sync"
 	"time"
 
 	"github.com/caddyserver/caddy/v2"
@@ -80,23 +81,14 @@ func causeOf(err error, end idempotency.End) error {
 	}
 }
 
-// withoutKeyLog returns the sampler of the lines about requests that have no key, or none that can
-// be used.
-func (h *Handler) withoutKeyLog(o Outcome) *logSampler {
-	if o == OutcomeUnusable {
-		return &h.unusableLog
-	}
-	return &h.missingLog
-}
-
-// logWithoutKey logs, at most once a second, that a request has no key, or none that can be used, and
-// where dedup looked for one: a provider's name or a `key` line may be wrong.
+// logWithoutKey logs, at most once a second for each reason, that a request has no key, or none that
+// can be used, and where dedup looked for one: a provider's name or a `key` line may be wrong.
 func (x *exchange) logWithoutKey(o Outcome, reason error) {
 	message := "missing: a request has no key and passes unprotected"
 	if o == OutcomeUnusable {
 		message = "unusable: a request has a value that cannot be its key, and passes unprotected"
 	}
-	if leftOut, ok := x.withoutKeyLog(o).allow(time.Since(start)); ok {
+	if leftOut, ok := x.withoutKeyLog.allow(time.Since(start), reason.Error()); ok {
 		x.Logger.Info(message,
 			zap.Inline(x), zap.Stringers("looked_for", x.sender.Sources), zap.NamedError("reason", reason), zap.Int64("left_out", leftOut))
 	}
@@ -110,21 +102,47 @@ func leftOutField(n int64) zap.Field {
 	return zap.Int64("left_out", n)
 }
 
-// logSampler allows one line a second, and counts the others.
+// logSampler allows one line a second for each reason, and counts the others. A reason names its
+// provider.
 type logSampler struct {
-	next    atomic.Int64 // when the next line may be logged, in nanoseconds since start
-	leftOut atomic.Int64
+	mu      sync.Mutex
+	reasons map[string]*sampledReason
 }
+
+type sampledReason struct {
+	next    time.Duration // when the next line may be logged, since start
+	leftOut int64
+}
+
+// maxReasons bounds the reasons of a sampler. Some have a length or a position in them, which clients
+// choose. Others than these share a line.
+const maxReasons = 64
 
 // start is the zero of a monotonic clock.
 var start = time.Now()
 
 // allow reports whether a line may be logged now, and how many were left out since the last one.
-func (o *logSampler) allow(now time.Duration) (leftOut int64, ok bool) {
-	next := o.next.Load()
-	if int64(now) < next || !o.next.CompareAndSwap(next, int64(now+time.Second)) {
-		o.leftOut.Add(1)
+func (o *logSampler) allow(now time.Duration, reason string) (leftOut int64, ok bool) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.reasons == nil {
+		o.reasons = make(map[string]*sampledReason)
+	}
+	if o.reasons[reason] == nil && len(o.reasons) >= maxReasons {
+		maps.DeleteFunc(o.reasons, func(_ string, r *sampledReason) bool { return r.next <= now })
+		if len(o.reasons) >= maxReasons {
+			reason = ""
+		}
+	}
+	r := o.reasons[reason]
+	if r == nil {
+		r = new(sampledReason)
+		o.reasons[reason] = r
+	}
+	if now < r.next {
+		r.leftOut++
 		return 0, false
 	}
-	return o.leftOut.Swap(0), true
+	leftOut, r.leftOut, r.next = r.leftOut, 0, now+time.Second
+	return leftOut, true
 }

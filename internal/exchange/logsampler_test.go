@@ -1,6 +1,7 @@
 package exchange
 
 import (
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -15,7 +16,7 @@ func TestOneASecond(t *testing.T) {
 		var all sync.WaitGroup
 		for range 100 {
 			all.Go(func() {
-				if n, ok := o.allow(time.Duration(second) * time.Second); ok {
+				if n, ok := o.allow(time.Duration(second)*time.Second, "a"); ok {
 					lines.Add(1)
 					leftOut.Add(n)
 				}
@@ -27,10 +28,10 @@ func TestOneASecond(t *testing.T) {
 		}
 		counted += leftOut.Load()
 	}
-	if n, ok := o.allow(time.Minute); !ok || counted+n != 3*99 {
+	if n, ok := o.allow(time.Minute, "a"); !ok || counted+n != 3*99 {
 		t.Errorf("%d lines are counted as left out, want %d", counted+n, 3*99)
 	}
-	if _, ok := o.allow(time.Minute + time.Second - 1); ok {
+	if _, ok := o.allow(time.Minute+time.Second-1, "a"); ok {
 		t.Error("a second line is logged within a second")
 	}
 }
@@ -38,8 +39,43 @@ func TestOneASecond(t *testing.T) {
 // A flood of requests without a key costs nothing that is not logged.
 func TestLeftOutLineAllocatesNothing(t *testing.T) {
 	var o logSampler
-	o.allow(0)
-	if n := testing.AllocsPerRun(100, func() { o.allow(0) }); n != 0 {
+	o.allow(0, "a")
+	if n := testing.AllocsPerRun(100, func() { o.allow(0, "a") }); n != 0 {
 		t.Errorf("a line that is left out allocates %v times", n)
 	}
+}
+
+// One reason hides no other, and reasons that clients make up take a bounded room.
+func TestOneASecondForEachReason(t *testing.T) {
+	var o logSampler
+	lines := make(map[string]int)
+	for range 3 {
+		for _, reason := range []string{"stripe: no signature matches", "github: no signature matches"} {
+			if _, ok := o.allow(0, reason); ok {
+				lines[reason]++
+			}
+		}
+	}
+	if len(lines) != 2 || lines["stripe: no signature matches"] != 1 {
+		t.Errorf("the lines are %v, want one of each", lines)
+	}
+	for n := range 10 * maxReasons {
+		o.allow(0, strconv.Itoa(n))
+	}
+	if len(o.reasons) > maxReasons+1 {
+		t.Errorf("%d reasons are kept", len(o.reasons))
+	}
+	if _, ok := o.allow(time.Second, "genuine"); !ok {
+		t.Error("a reason has no line after a second")
+	}
+}
+
+// leftOut returns how many lines were left out since the last one of their reasons.
+func (o *logSampler) leftOut() (n int64) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for _, r := range o.reasons {
+		n += r.leftOut
+	}
+	return n
 }

@@ -97,8 +97,14 @@ func (h *Handler) observe(w http.ResponseWriter, r *http.Request, next caddyhttp
 	if t.tee != nil {
 		r.Body = t.tee
 	}
-	err = errAborted // unless the handlers behind return
+	returned := false
 	defer func() {
+		if !returned {
+			reason := recover()
+			if err = panicError(reason); reason != nil {
+				defer panic(reason)
+			}
+		}
 		*r = *r.WithContext(ctx)
 		if t.tee != nil {
 			t.tee.end(errNotRead)
@@ -111,7 +117,9 @@ func (h *Handler) observe(w http.ResponseWriter, r *http.Request, next caddyhttp
 			t.show(r, info)
 		}
 	}()
-	return next.ServeHTTP(&t.response, r)
+	err = next.ServeHTTP(&t.response, r)
+	returned = true
+	return err
 }
 
 // newTap returns the tap of a request, with a copy that the handlers behind do not change.
@@ -211,6 +219,7 @@ func (t *tap) claimObserved(request *engine.Request) *engine.Run {
 		t.unobserved(err)
 		return nil
 	}
+	t.noteDiffering(decision)
 	switch d := decision.(type) {
 	case *engine.Run:
 		o := OutcomeExecuted
@@ -236,7 +245,8 @@ func (t *tap) decideSettled(request *engine.Request) (engine.Decision, error) {
 		decision, err := t.decide(request)
 		t.slowStore.Store(time.Since(asked) > reportTimeout)
 		beside, _ := decision.(engine.Refusal)
-		settled, is := t.settling.Load(beside.ExecutionID)
+		besideRun, _ := beside.Run()
+		settled, is := t.settling.Load(besideRun)
 		if beside.Reason != engine.ReasonInFlight || !is {
 			return decision, err
 		}
@@ -257,20 +267,21 @@ func (t *tap) dropBody() {
 // reportRefused reports the outcome of a request that would have been refused, or would have
 // waited. There is none if the store failed or there was no room.
 func (t *tap) reportRefused(d engine.Refusal) {
+	id, attempt := d.Run()
 	switch {
 	case d.Reason == engine.ReasonUnavailable, d.Reason == engine.ReasonOverloaded:
 		t.unobserved(d.Err)
 	case d.Reason == engine.ReasonInFlight && t.Wait > 0:
-		t.report(OutcomeWaited, d.ExecutionID, d.Attempt)
+		t.report(OutcomeWaited, id, attempt)
 	default:
-		t.report(refusalRules[d.Reason].outcome, d.ExecutionID, d.Attempt)
+		t.report(refusalRules[d.Reason].outcome, id, attempt)
 	}
 }
 
 // unobserved logs, at most once a second, why a request has no outcome.
 func (t *tap) unobserved(err error) {
 	t.counted = true
-	if leftOut, ok := t.unobservedLog.allow(time.Since(start)); ok {
+	if leftOut, ok := t.unobservedLog.allow(time.Since(start), ""); ok {
 		t.Logger.Warn("unobserved: a request passes, and what would have become of it is unknown",
 			zap.Inline(t.exchange), zap.Error(err), zap.Int64("left_out", leftOut))
 	}
@@ -363,6 +374,7 @@ func (t *tap) show(r *http.Request, info *requestInfo) {
 		return
 	}
 	shown := &exchange{Handler: t.Handler, r: r, info: info, found: t.found, key: t.key, counted: true}
+	info.differs = t.info.differs
 	shown.report(t.outcome, t.info.executionID, t.info.attempt)
 	switch t.decision.(type) {
 	case engine.Replay, engine.Refusal: // what is known of the first run

@@ -79,6 +79,8 @@ func (o *observing) Request(_ string, outcome Outcome, observed bool) {
 	o.counts = append(o.counts, string(outcome))
 }
 
+func (o *observing) Differing(string, bool) {}
+
 func (o *observing) Overloaded(limit engine.Limit) {
 	o.t.Errorf("%s counts as if it had refused a request", limit)
 }
@@ -140,7 +142,7 @@ func (o *observing) want(counts ...string) {
 	if left := o.Budget.Used() - o.others; left != 0 {
 		o.t.Errorf("%d bytes are still held", left)
 	}
-	lines := int64(o.logs.FilterMessageSnippet("unobserved").Len()) + o.unobservedLog.leftOut.Load() // synctest's clock is before its start
+	lines := int64(o.logs.FilterMessageSnippet("unobserved").Len()) + o.unobservedLog.leftOut() // synctest's clock is before its start
 	if unobserved := lines > 0; unobserved != (len(counts) == 0) {
 		o.t.Errorf("%d lines say that a request is unobserved", lines)
 	}
@@ -350,4 +352,5 @@ func TestObserveInFrontOfAnotherDedup(t *testing.T) {
 type noCounts struct{}
 
 func (noCounts) Request(string, Outcome, bool) {}
+func (noCounts) Differing(string, bool)        {}
 func (noCounts) Overloaded(engine.Limit)       {}

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"net/http"
 	"strings"
+	"time"
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
@@ -12,6 +13,7 @@ import (
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
 
+	"github.com/caddy-dedup/caddy-dedup/internal/engine"
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
 
@@ -86,6 +88,21 @@ func (x *exchange) report(o Outcome, executionID string, attempt int) {
 	}
 }
 
+// noteDiffering reports a duplicate whose body differs from the first: its key may be that of several
+// events, of which all but the first are lost.
+func (x *exchange) noteDiffering(decision engine.Decision) {
+	record := engine.DiffersFrom(decision)
+	if record == nil {
+		return
+	}
+	x.info.differs = true
+	x.Observer.Differing(x.label(), x.Observe)
+	if leftOut, ok := x.differingLog.allow(time.Since(start), ""); ok {
+		x.Logger.Warn("differs: a duplicate has another body than the first request with its key; if these are two events, the key needs more than this ID",
+			zap.Inline(x), zap.String("execution_id", record.ExecutionID), leftOutField(leftOut))
+	}
+}
+
 // reportPass reports the outcome of a request that passes.
 func (x *exchange) reportPass(p pass) {
 	if p.outcome == "" {
@@ -122,6 +139,7 @@ type requestInfo struct {
 	provider, deliveryID string
 	executionID          string
 	attempt              int
+	differs              bool // the request is a duplicate whose body differs from the first
 	logged               bool // it was added to the access log
 
 	members map[string]member // of the body, by JSON pointer, that were read with the key
@@ -162,7 +180,7 @@ func infoOf(r *http.Request) *requestInfo {
 
 // InfoFields are the names of placeholders, fields of the access log and attributes of spans,
 // without their prefixes.
-var InfoFields = []string{"outcome", "key", "provider", "delivery_id", "execution_id", "attempt"}
+var InfoFields = []string{"outcome", "key", "provider", "delivery_id", "execution_id", "attempt", "differs"}
 
 // value returns the value of a placeholder, "" for none, and whether the placeholder is ours.
 func (s *requestInfo) value(name string) (value any, ours bool) {
@@ -185,6 +203,11 @@ func (s *requestInfo) value(name string) (value any, ours bool) {
 			return "", true
 		}
 		return s.attempt, true
+	case "differs":
+		if !s.differs {
+			return "", true
+		}
+		return "true", true
 	}
 	if pointer, is := strings.CutPrefix(name, membersPrefix); is {
 		return s.member(unescaped(pointer)), true

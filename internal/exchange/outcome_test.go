@@ -12,6 +12,7 @@ import (
 type noopObserver struct{}
 
 func (noopObserver) Request(string, Outcome, bool) {}
+func (noopObserver) Differing(string, bool)        {}
 func (noopObserver) Overloaded(engine.Limit)       {}
 
 type countingObserver struct {

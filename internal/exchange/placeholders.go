@@ -1,6 +1,7 @@
 package exchange
 
 import (
+	"cmp"
 	"context"
 	"net/http"
 	"strings"
@@ -84,8 +85,8 @@ func MemberPointer(placeholder string) (pointer string, is bool) {
 // unescaped returns the JSON pointer in a placeholder, where a closing brace is escaped.
 func unescaped(pointer string) string { return strings.ReplaceAll(pointer, `\}`, "}") }
 
-// membersIn returns the JSON pointers of the members of the body that texts of the configuration name.
-func membersIn(texts []string) (pointers []string) {
+// MembersIn returns the JSON pointers of the members of the body that texts of the configuration name.
+func MembersIn(texts ...string) (pointers []string) {
 	for _, text := range texts {
 		names, _ := PlaceholdersIn(text)
 		for _, name := range names {
@@ -149,9 +150,7 @@ func (x *exchange) keyMember(pointer string) string {
 		_ = x.acquireParseSlot() // the failure shows below
 		m = x.parseMember(delivery.Request{Body: x.body.joined, Reserve: x.body.reserve}.Remember(), pointer)
 	}
-	if m.err != nil {
-		x.unusable = m.err
-	}
+	x.memberErr = cmp.Or(x.memberErr, m.err)
 	return m.text
 }
 
@@ -174,8 +173,10 @@ func (s *requestInfo) member(pointer string) string {
 	return text
 }
 
-// replace replaces the placeholders in a text of a key or a scope, and returns their values too.
+// replace replaces the placeholders in a text of a key or a scope, and returns their values too. Its
+// error is that of a member that this text names.
 func (x *exchange) replace(text string) (replaced string, values []string, err error) {
+	x.memberErr = nil
 	replaced, err = x.repl().ReplaceFunc(text, func(name string, value any) (any, error) {
 		if value == nil {
 			x.unknownPlaceholders.warnOf(text, x.repl(), x.Logger)
@@ -185,77 +186,128 @@ func (x *exchange) replace(text string) (replaced string, values []string, err e
 			value = strings.ToUpper(x.r.Method)
 		}
 		values = append(values, caddy.ToString(value))
-		return value, x.unusable
+		return value, x.memberErr
 	})
 	return replaced, values, err
 }
 
 // first returns the value of a {http.dedup.first.*} placeholder, and whether the name is one. It is
-// known from the decision on a duplicate or on a forced run.
+// known from the decision, for a duplicate of a complete key and for a forced run.
 func (x *exchange) first(name string) (value any, ours bool) {
-	status, executionID, response := any(""), "", new(idempotency.Response)
-	of := func(r *idempotency.Record) { status, executionID = r.Status, r.ExecutionID }
+	var record *idempotency.Record
+	if x != nil {
+		record = completeRecord(x.decision)
+		if x.ended {
+			defer x.dropFirst()
+		}
+	}
 	field, isHeader := strings.CutPrefix(name, "header.")
 	pointer, isMember := strings.CutPrefix(name, membersPrefix)
-	if x != nil {
-		switch d := x.decision.(type) {
-		case *engine.Run:
-			if replaced := d.Record().Previous; replaced != nil {
-				of(replaced)
-				if isHeader || isMember {
-					response = x.replacedResponse(replaced)
-				}
-			}
-		case engine.Replay:
-			if d.Record.State == idempotency.Complete {
-				of(d.Record)
-				status, response = d.Response.Status, d.Response
-			}
-		case engine.Refusal:
-			if d.Status != 0 {
-				status, executionID = d.Status, d.ExecutionID
-			}
-		}
-	}
+	known := name == "status" || name == "execution_id" || isHeader || isMember
 	switch {
+	case record == nil || !known:
+		return "", known
 	case name == "status":
-		return status, true
+		return record.Status, true
 	case name == "execution_id":
-		return executionID, true
+		return record.ExecutionID, true
 	case isHeader:
-		return strings.Join(response.Header[http.CanonicalHeaderKey(field)], ","), true
-	case !isMember || len(response.Body) > idempotency.MaxInlineJSON:
-		return "", isMember
+		return strings.Join(x.firstResponse(record).Header[http.CanonicalHeaderKey(field)], ","), true
+	default:
+		return x.firstMember(record, unescaped(pointer)), true
 	}
-	body := func() ([]byte, error) { return response.Body, nil }
-	text, _ := delivery.Request{Body: body}.Remember().Member(unescaped(pointer))
-	return text, true
 }
 
-// replacedResponse returns the response that a forced run is to replace, without a body that is not
-// shown. It is empty if it cannot be read, or if there is no room for it.
-func (x *exchange) replacedResponse(record *idempotency.Record) *idempotency.Response {
-	if x.replaced != nil {
-		return x.replaced
+// completeRecord returns the record of the complete key that a decision found, nil for none. For a
+// forced run, it is the one that the run is to replace.
+func completeRecord(decision engine.Decision) *idempotency.Record {
+	switch d := decision.(type) {
+	case *engine.Run:
+		return d.Record().Previous
+	case engine.Replay:
+		if d.Record.State == idempotency.Complete {
+			return d.Record
+		}
+	case engine.Refusal:
+		return d.Complete()
 	}
-	x.replaced = new(idempotency.Response)
-	ctx := context.WithoutCancel(x.r.Context()) // the run goes on without its client
-	store, err := x.Store.Enter(ctx)            // the run has left it if it is settled
-	if err != nil {
-		return x.replaced
+	return nil
+}
+
+// maxFirstBody is the size up to which members of a kept response are placeholders, in bytes.
+const maxFirstBody = 64 << 10
+
+// firstRun is what {http.dedup.first.*} has read of a kept response.
+type firstRun struct {
+	response *idempotency.Response
+	body     delivery.Request
+	room     Allowance
+}
+
+// firstResponse returns the kept response, without a body whose members are no placeholders. It is
+// read once, and empty if it cannot be read or there is no room for it.
+func (x *exchange) firstResponse(record *idempotency.Record) *idempotency.Response {
+	if d, ok := x.decision.(engine.Replay); ok && d.Response != nil {
+		return d.Response
 	}
-	defer store.Leave()
-	room := Allowance{Budget: x.Budget}
+	if x.firstRun != nil {
+		return x.firstRun.response
+	}
+	response := x.readFirst(record)
+	x.keepFirst(response, len(response.Body))
+	return response
+}
+
+// keepFirst keeps a response until the request ends. bytes is what it holds.
+func (x *exchange) keepFirst(response *idempotency.Response, bytes int) {
+	f := &firstRun{response: response, room: Allowance{Budget: x.Budget}}
+	f.room.Count(bytes)
+	f.body = delivery.Request{Body: func() ([]byte, error) { return response.Body, nil }, Reserve: f.room.Admit}.Remember()
+	x.firstRun = f
+}
+
+// readFirst reads the kept response from the store.
+func (x *exchange) readFirst(record *idempotency.Record) *idempotency.Response {
+	none, room := new(idempotency.Response), Allowance{Budget: x.Budget}
 	defer room.ReleaseAll()
 	if !room.TryTake(record.LargeBody) {
-		return x.replaced
+		return none
 	}
+	ctx := context.WithoutCancel(x.r.Context()) // the run goes on without its client
+	store, err := x.Store.Enter(ctx)            // the request may have left it
+	if err != nil {
+		return none
+	}
+	defer store.Leave()
 	r, err := store.KeptResponse(ctx, x.key, record)
-	if err == nil && r != nil {
-		x.replaced.Header = r.Header
-		if len(r.Body) <= idempotency.MaxInlineJSON {
-			x.replaced.Body = r.Body
-		}
+	if err != nil || r == nil {
+		return none
 	}
-	return x.replaced
+	if len(r.Body) > maxFirstBody {
+		return &idempotency.Response{Header: r.Header}
+	}
+	return r
+}
+
+// firstMember returns a member of the kept response, whose body is parsed once. It is empty if the
+// body is too large, or there is no room to parse it.
+func (x *exchange) firstMember(record *idempotency.Record, pointer string) string {
+	response := x.firstResponse(record)
+	if len(response.Body) > maxFirstBody {
+		return ""
+	}
+	if x.firstRun == nil {
+		x.keepFirst(response, 0) // the replay counts it
+	}
+	text, _ := x.firstRun.body.Member(pointer)
+	return text
+}
+
+// dropFirst drops what was read. What is asked for when the request has ended is read anew, and dropped
+// at once.
+func (x *exchange) dropFirst() {
+	if x.firstRun != nil {
+		x.firstRun.room.ReleaseAll()
+		x.firstRun = nil
+	}
 }

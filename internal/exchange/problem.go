@@ -31,15 +31,16 @@ func (x *exchange) refuse(r refusal) error {
 // failed and `on_store_error pass` is configured. A request that is known to have been executed
 // never passes.
 func (x *exchange) refuseOrPass(d engine.Refusal) error {
-	if d.Reason == engine.ReasonUnavailable && d.ExecutionID == "" && x.PassUnavailable && !errors.Is(d.Err, storepool.ErrNotOpen) {
+	if d.Reason == engine.ReasonUnavailable && d.Record == nil && x.PassUnavailable && !errors.Is(d.Err, storepool.ErrNotOpen) {
 		x.Logger.Error("unprotected: the store failed and the request passes without a claim",
 			zap.Inline(x), zap.Error(d.Err))
 		x.report(OutcomeUnprotected, "", 0)
 		x.leaveStore()
 		return x.passUnclaimed()
 	}
-	p := newProblem(d.Reason, x.Mode, x.detailOf(d), d.ExecutionID, x.Docs)
-	p.attempt = d.Attempt
+	id, attempt := d.Run()
+	p := newProblem(d.Reason, x.Mode, x.detailOf(d), id, x.Docs)
+	p.attempt = attempt
 	return x.answerProblem(p, d.Err)
 }
 
@@ -66,12 +67,12 @@ func (x *exchange) detailOf(d engine.Refusal) string {
 		if errors.Is(d.Err, idempotency.ErrFull) {
 			return "the request was not executed: the store is full; repeat it later"
 		}
-		if d.ExecutionID != "" { // it is being executed: the client must not take another key
+		if d.Record != nil { // it is being executed: the client must not take another key
 			return "the first request with this key has not been answered yet, and too many others wait; repeat this one later"
 		}
 		return "the request was not executed: too much is in progress; repeat it later"
 	case engine.ReasonUnavailable:
-		if d.ExecutionID != "" {
+		if d.Record != nil {
 			return "the request was executed, and its response cannot be read now; repeat the request later"
 		}
 		fallthrough
@@ -96,7 +97,7 @@ func (x *exchange) answerProblem(p problem, cause error) error {
 	x.report(p.outcome, p.ExecutionID, p.attempt)
 	leftOut, logged := int64(0), p.Code != reasonSignature // which verify logs
 	if p.Code == reasonMissing {
-		leftOut, logged = x.withoutKeyLog(p.outcome).allow(time.Since(start))
+		leftOut, logged = x.withoutKeyLog.allow(time.Since(start), p.Detail)
 	}
 	if logged {
 		x.Logger.Log(refusalRules[p.Code].level, "refused a request", zap.Inline(x),

@@ -23,24 +23,34 @@ type answer struct {
 	response *idempotency.Response // nil for [OutcomeConflict]
 }
 
+// needs reports whether the answer has the body of a kept response.
+func (a answer) needs(kept *idempotency.Response) bool {
+	return a.outcome == "" || kept != nil && a.response == kept
+}
+
 // answerTo returns what a duplicate gets, by on_duplicate. That counts for complete requests only: one
-// that waited gets the response of the run.
+// that waited gets the response of the run. The answer has no outcome if it needs the response, and
+// that is not read yet.
 func (x *exchange) answerTo(d engine.Replay) answer {
-	switch {
-	case d.Waited:
-	case x.OnDuplicate == ConflictDuplicate && !d.Response.Failed:
-		return answer{OutcomeConflict, nil}
-	case x.OnDuplicate == AcknowledgeDuplicate && d.Response.Status < 400:
-		// A kept failure is no success: a sender that took it for one would never deliver again.
-		return answer{OutcomeAcknowledged, &idempotency.Response{Status: http.StatusOK}}
-	case x.OnDuplicate == SeeOtherDuplicate:
-		if location := firstValue(d.Response.Header, "Location"); location != "" {
-			return answer{OutcomeSeeOther, &idempotency.Response{
-				Status: http.StatusSeeOther, Header: map[string][]string{"Location": {location}},
-			}}
-		}
+	failed, location := false, d.Record.Location
+	if d.Response != nil {
+		failed, location = d.Response.Failed, firstValue(d.Response.Header, "Location")
 	}
 	switch {
+	case d.Waited:
+	case x.OnDuplicate == ConflictDuplicate && !failed:
+		return answer{OutcomeConflict, nil}
+	case x.OnDuplicate == AcknowledgeDuplicate && d.Record.Status < 400:
+		// A kept failure is no success: a sender that took it for one would never deliver again.
+		return answer{OutcomeAcknowledged, &idempotency.Response{Status: http.StatusOK}}
+	case x.OnDuplicate == SeeOtherDuplicate && location != "":
+		return answer{OutcomeSeeOther, &idempotency.Response{
+			Status: http.StatusSeeOther, Header: map[string][]string{"Location": {location}},
+		}}
+	}
+	switch {
+	case d.Response == nil:
+		return answer{}
 	case d.Response.Omitted:
 		return answer{OutcomeNotKept, d.Response}
 	case d.Waited:
@@ -100,11 +110,11 @@ func (x *exchange) replay(d engine.Replay) error {
 // the store when there is room. If the response is gone by then, the request cannot run either, and
 // is refused.
 func (x *exchange) prepareReplay(store *storepool.Store, d engine.Replay) (engine.Decision, error) {
+	if x.answer = x.answerTo(d); !x.answer.needs(d.Response) {
+		return d, nil
+	}
 	if d.Response != nil {
-		x.answer = x.answerTo(d)
 		switch {
-		case x.answer.response != d.Response: // the kept body is not sent
-			return d, nil
 		case !d.Waited && len(d.Response.Body) <= smallReplay:
 			x.allowance.Count(len(d.Response.Body))
 			return d, nil
@@ -128,10 +138,7 @@ func (x *exchange) prepareReplay(store *storepool.Store, d engine.Replay) (engin
 		err = errReplayGone
 	}
 	if err != nil {
-		refused := engine.Refusal{Reason: engine.ReasonUnavailable, ExecutionID: d.Record.ExecutionID, Attempt: d.Record.Attempt, Err: err}
-		if d.Record.State == idempotency.Complete {
-			refused.Status = d.Record.Status
-		}
+		refused := engine.Refusal{Reason: engine.ReasonUnavailable, Record: d.Record, Differs: d.Differs, Err: err}
 		if _, unreadable := errors.AsType[*idempotency.UnreadableError](err); unreadable {
 			refused.Reason = engine.ReasonUnreadable
 		}
@@ -246,11 +253,12 @@ func (x *exchange) notKept(d engine.Replay) problem {
 // client can continue from there.
 func (x *exchange) conflict(d engine.Replay) problem {
 	p := newProblem(reasonConflict, x.Mode,
-		fmt.Sprintf("the request was executed before, as %s, and answered with %d", d.Record.ExecutionID, d.Response.Status),
+		fmt.Sprintf("the request was executed before, as %s, and answered with %d", d.Record.ExecutionID, d.Record.Status),
 		d.Record.ExecutionID, x.Docs)
 	p.attempt = d.Record.Attempt
-	p.OriginalStatus = d.Response.Status
-	p.OriginalLocation = firstValue(d.Response.Header, "Location")
-	p.OriginalResponse = d.Response.InlineJSON()
+	p.OriginalStatus, p.OriginalLocation = d.Record.Status, d.Record.Location
+	if d.Response != nil { // else it is too large
+		p.OriginalLocation, p.OriginalResponse = firstValue(d.Response.Header, "Location"), d.Response.InlineJSON()
+	}
 	return p
 }

@@ -50,7 +50,7 @@ func (x *exchange) requestedRetention(request delivery.Request) time.Duration {
 // logRetention logs, at most once a second, that a request does not get the retention that it asks
 // for.
 func (x *exchange) logRetention(message string, fields ...zap.Field) {
-	if omitted, ok := x.retentionLog.allow(time.Since(start)); ok {
+	if omitted, ok := x.retentionLog.allow(time.Since(start), message); ok {
 		x.Logger.With(fields...).Warn(message,
 			zap.Stringer("source", x.RetentionFrom.Source), zap.Inline(x), zap.Int64("left_out", omitted))
 	}

@@ -6,7 +6,9 @@ import (
 	"errors"
 	"maps"
 	"net/http"
+	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
@@ -50,14 +52,27 @@ func (x *exchange) execute(run *engine.Run) error {
 
 	returned := false
 	defer func() {
-		if !returned { // a panic
-			_ = e.finish(e.observation(errAborted))
-			e.response.cut()
+		if returned {
+			return
+		}
+		reason := recover()
+		_ = e.finish(e.observation(panicError(reason)))
+		e.response.cut()
+		if reason != nil { // else the goroutine exits
+			panic(reason)
 		}
 	}()
 	err := x.next.ServeHTTP(&e.response, e.upstream.request)
 	returned = true
 	return e.deliver(e.finish(e.observation(err)))
+}
+
+// panicError returns the error that stands for a panic.
+func panicError(reason any) error {
+	if reason == http.ErrAbortHandler { //nolint:errorlint // as net/http compares it
+		return errAborted
+	}
+	return errPanicked
 }
 
 // deliver gives the client of a settled run what it does not have yet: the response or, in place of
@@ -194,7 +209,16 @@ func (e *execution) upstreamRequest(r *http.Request) *http.Request {
 	r.Header = maps.Clone(r.Header)
 	delete(r.Header, "Accept-Encoding")
 	removeUpgrade(r.Header)
+	if connection := r.Header["Connection"]; len(connection) > 0 {
+		removeConnectionOptions(r.Header, e.isKeyField)
+	}
 	return r
+}
+
+// isKeyField reports whether the key or its scope is made of a header field. What Connection names
+// does not reach the upstream (RFC 9110, section 7.6.1), which is to get the key that was claimed.
+func (h *Handler) isKeyField(name string) bool {
+	return slices.ContainsFunc(h.keyFields, func(field string) bool { return strings.EqualFold(field, name) })
 }
 
 // runContext is the parent of a run's context. Like that of [context.WithoutCancel], it has the

@@ -141,7 +141,7 @@ func (c *callsInFlight) has(call callInFlight) bool {
 func (x *exchange) flightOf(id []byte) callInFlight {
 	path, _ := originalPath(x.r)
 	// A cancellation has no members of the call that it cancels.
-	ofRequest := slices.DeleteFunc(slices.Clone(x.Caller), func(text string) bool { return len(membersIn([]string{text})) > 0 })
+	ofRequest := slices.DeleteFunc(slices.Clone(x.Caller), func(text string) bool { return len(MembersIn(text)) > 0 })
 	parts, _ := x.appendCaller([]string{hostOf(x.r), path}, x.r, ofRequest)
 	parts = appendFields(parts, x.r.Header, append(AccountFields[:len(AccountFields):len(AccountFields)], mcpSession))
 	hashed := sha256.Sum256(id)

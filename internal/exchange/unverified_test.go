@@ -144,7 +144,7 @@ func TestObserveVerifies(t *testing.T) {
 				if claimed != (name == "signed") {
 					t.Errorf("a claim was made: %t", claimed)
 				}
-				lines := int64(o.logs.FilterMessageSnippet("that verify would refuse").Len()) + o.signatureLog.leftOut.Load() // synctest's clock is before its start
+				lines := int64(o.logs.FilterMessageSnippet("that verify would refuse").Len()) + o.signatureLog.leftOut() // synctest's clock is before its start
 				if refused := strings.Join(c.want, "") == "signature_invalid"; refused != (lines == 1) {
 					t.Errorf("%d lines say that it would be refused", lines)
 				}

@@ -130,7 +130,7 @@ func (x *exchange) refuseUnsigned(reason error, bodyBytes int64, secrets int) ke
 	if x.Observe {
 		message = "observe: a request passes that verify would refuse"
 	}
-	if leftOut, ok := x.signatureLog.allow(time.Since(start)); ok {
+	if leftOut, ok := x.signatureLog.allow(time.Since(start), reason.Error()); ok {
 		x.Logger.Log(refusalRules[reasonSignature].level, message, zap.Inline(x), zap.String("code", string(reasonSignature)),
 			zap.NamedError("reason", reason), zap.Int64("body_bytes", bodyBytes), zap.Int("secrets_tried", secrets), leftOutField(leftOut))
 	}

@@ -30,7 +30,7 @@ const (
 
 // appendRecord appends the fields of storedRecord.
 func appendRecord(dst []byte, r *Record) []byte {
-	dst = append(dst, cborArray|6, cborArray|15)
+	dst = append(dst, cborArray|6, cborArray|16)
 	dst = appendText(dst, string(r.State))
 	dst = appendText(dst, r.Token)
 	dst = appendText(dst, r.ExecutionID)
@@ -51,6 +51,7 @@ func appendRecord(dst []byte, r *Record) []byte {
 	dst = appendBytes(dst, r.Sealed)
 	dst = appendInt(dst, int64(r.Status))
 	dst = appendInt(dst, int64(r.LargeBody))
+	dst = appendText(dst, r.Location)
 	dst = appendText(dst, r.Reason)
 	dst = appendText(dst, r.ParentID)
 	dst = appendText(dst, r.PrevToken)

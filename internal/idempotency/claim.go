@@ -125,7 +125,16 @@ func Decide(found *Record, c Claim, now time.Time) Verdict {
 func (c Claim) SameRequest(r *Record) bool { return c.compare(r) == maybeSame }
 
 func (c Claim) compare(r *Record) sameness {
+	if isNoted(r.Fingerprint) {
+		return maybeSame
+	}
 	return compareFingerprints(r.Fingerprint, c.Fingerprints)
+}
+
+// Differs reports whether the body of this request is another one than that of the request that
+// claimed the record. No rule depends on it: it tells operators that a key loses events.
+func (c Claim) Differs(r *Record) bool {
+	return r != nil && isNoted(r.Fingerprint) && compareFingerprints(r.Fingerprint, c.Fingerprints) == different
 }
 
 func (c Claim) exhausted(found *Record) bool {

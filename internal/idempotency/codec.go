@@ -27,7 +27,7 @@ import (
 //
 // Numbers outside the CBOR are big-endian. A change of the form needs a new version in the magic.
 const (
-	recordMagic   = "ddr\x05"
+	recordMagic   = "ddr\x06"
 	responseMagic = "dda\x04"
 )
 

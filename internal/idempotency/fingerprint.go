@@ -61,6 +61,29 @@ func Fingerprint(kind FingerprintKind, path, query string, body []byte, doc *can
 	return fingerprintPieces(kind, path, query, func(yield func([]byte) bool) { yield(body) })
 }
 
+// noted is the prefix of the kinds of fingerprints that refuse nothing.
+const noted FingerprintKind = "noted-"
+
+// NotedFingerprint hashes a body for [Claim.Differs]: its bytes, or with doc its canonical form without
+// the members that exclude names. A request with another one is not refused.
+func NotedFingerprint(body iter.Seq[[]byte], doc *canonicaljson.Document, exclude ...string) string {
+	h, kind := sha256.New(), FingerprintBody
+	if doc != nil {
+		kind = FingerprintJSON + excluding(exclude)
+		if err := doc.WriteCanonical(h, exclude...); err != nil {
+			return ""
+		}
+	} else {
+		for piece := range body {
+			h.Write(piece)
+		}
+	}
+	return fingerprintText(noted+kind, [sha256.Size]byte(h.Sum(nil)))
+}
+
+// isNoted reports whether a fingerprint refuses nothing.
+func isNoted(fingerprint string) bool { return strings.HasPrefix(fingerprint, string(noted)) }
+
 // FingerprintPieces is [Fingerprint] for [FingerprintBody] and a body in pieces.
 func FingerprintPieces(path, query string, pieces iter.Seq[[]byte], exclude ...string) string {
 	return fingerprintPieces(FingerprintBody+excluding(parametersIn(exclude)), path, query, pieces)
@@ -114,7 +137,7 @@ func excluding(words []string) FingerprintKind {
 }
 
 func fingerprintText(kind FingerprintKind, digest [sha256.Size]byte) string {
-	text := make([]byte, 0, len("json-01234567")+1+2*len(digest)) // on the stack
+	text := make([]byte, 0, len("noted-json-01234567")+1+2*len(digest)) // on the stack
 	text = append(append(text, kind...), ':')
 	return string(hex.AppendEncode(text, digest[:]))
 }

@@ -42,10 +42,12 @@ func (o Origin) Joined() string {
 	return strings.Join(append([]string{o.DeliveryID}, o.Parts...), ":")
 }
 
-// MaxPath and MaxReason are the maximum sizes of [Origin.Path] and [Record.Reason], in bytes.
+// MaxPath, MaxReason and MaxLocation are the maximum sizes of [Origin.Path], [Record.Reason] and
+// [Record.Location], in bytes. A longer Location is left out.
 const (
-	MaxPath   = 255
-	MaxReason = 255
+	MaxPath     = 255
+	MaxReason   = 255
+	MaxLocation = 1024
 )
 
 // CutReason returns a text as a [Record.Reason].
@@ -83,6 +85,9 @@ type Record struct {
 	// not return a large body: the process reads it with [Store.Response] once it has memory
 	// for it.
 	LargeBody int
+	// Location is the Location of a response whose body is large, else "". A duplicate that gets no
+	// body of the response needs nothing else of it.
+	Location string
 	// Reason is why the last run ended without a response to keep, or which operator has released or
 	// completed the key since. It is cut to [MaxReason] bytes, and empty for neither.
 	Reason string
@@ -219,12 +224,13 @@ const minCompleted = 24 * time.Hour
 
 // keep sets what the record has of its run's response.
 func (r *Record) keep(response *Response) {
-	r.Status, r.LargeBody = 0, 0
-	if response != nil {
-		r.Status = response.Status
-		if n := len(response.Body); n > maxClaimedBody {
-			r.LargeBody = n
-		}
+	r.Status, r.LargeBody, r.Location = 0, 0, ""
+	if response == nil {
+		return
+	}
+	r.Status = response.Status
+	if response.IsLarge() {
+		r.LargeBody, r.Location = len(response.Body), response.Location()
 	}
 }
 
@@ -268,6 +274,18 @@ type Response struct {
 	// Body and its spare capacity must not be written to: a store, local copies and several
 	// requests may share the bytes.
 	Body []byte `cbor:"-"`
+}
+
+// IsLarge reports whether the body is so large that a claim does not return it.
+func (r *Response) IsLarge() bool { return len(r.Body) > maxClaimedBody }
+
+// Location returns the only Location of the response, "" if there is none or it is too long for a
+// record.
+func (r *Response) Location() string {
+	if lines := r.Header["Location"]; len(lines) == 1 && len(lines[0]) <= MaxLocation {
+		return lines[0]
+	}
+	return ""
 }
 
 // Reduced returns a smaller form of a response that is too large for the store ([ErrTooLarge]): status

@@ -54,6 +54,7 @@ const (
 	recordKeyLabel      = "caddy-dedup record encryption v1"
 	sealedOriginLabel   = "caddy-dedup origin v1"
 	sealedReasonLabel   = "caddy-dedup reason v1"
+	sealedLocationLabel = "caddy-dedup location v1"
 	sealedResponseLabel = "caddy-dedup response v1"
 )
 
@@ -226,11 +227,15 @@ func (s *Sealer) sealResponse(record idempotency.Key, token string, r *idempoten
 	}
 	first := s.keys[0]
 	text := idempotency.AppendResponse(nil, record, token, r)
-	return &idempotency.Response{
+	sealed := &idempotency.Response{
 		Status:   r.Status,
 		SealedBy: first.id,
 		Body:     first.cipherOf(record).Seal(nil, nil, text, binding(sealedResponseLabel, record, token)),
 	}
+	if location := r.Location(); location != "" && sealed.IsLarge() {
+		sealed.Header = map[string][]string{"Location": {s.sealText(sealedLocationLabel, record, location)}}
+	}
+	return sealed
 }
 
 // openResponse reverses [Sealer.sealResponse]. It returns a response that is not sealed unchanged.
@@ -260,30 +265,35 @@ func (s *Sealer) sealOrigin(c idempotency.Claim) idempotency.Claim {
 	return c
 }
 
-// sealReason returns the [idempotency.Record.Reason] to store. It includes the ID of its key, which may
-// differ from that of the claim.
+// sealReason returns the [idempotency.Record.Reason] to store.
 func (s *Sealer) sealReason(record idempotency.Key, reason string) string {
-	if len(s.all()) == 0 || reason == "" {
-		return reason
-	}
-	first := s.keys[0]
-	sealed := first.cipherOf(record).Seal(nil, nil, []byte(reason), binding(sealedReasonLabel, record, ""))
-	return sealedReason + first.id + string(sealed)
+	return s.sealText(sealedReasonLabel, record, reason)
 }
 
-// sealedReason is the prefix of a sealed reason. A readable one never has it.
-const sealedReason = "\x00"
+// sealText returns a text of a record as it is stored. It includes the ID of its key, which may differ
+// from that of the claim.
+func (s *Sealer) sealText(label string, record idempotency.Key, text string) string {
+	if len(s.all()) == 0 || text == "" {
+		return text
+	}
+	first := s.keys[0]
+	sealed := first.cipherOf(record).Seal(nil, nil, []byte(text), binding(label, record, ""))
+	return sealedText + first.id + string(sealed)
+}
 
-// openReason reverses [Sealer.sealReason]. A reason that does not open is empty: no rule reads it.
-func (s *Sealer) openReason(record idempotency.Key, stored string) string {
-	sealed, is := strings.CutPrefix(stored, sealedReason)
+// sealedText is the prefix of a sealed text. A readable one never has it.
+const sealedText = "\x00"
+
+// openText reverses [Sealer.sealText]. A text that does not open is empty: no rule reads it.
+func (s *Sealer) openText(label string, record idempotency.Key, stored string) string {
+	sealed, is := strings.CutPrefix(stored, sealedText)
 	if !is {
 		return stored
 	}
 	if len(sealed) < 2*keyIDSize {
 		return ""
 	}
-	text, err := s.open(sealed[:2*keyIDSize], record, binding(sealedReasonLabel, record, ""), []byte(sealed[2*keyIDSize:]))
+	text, err := s.open(sealed[:2*keyIDSize], record, binding(label, record, ""), []byte(sealed[2*keyIDSize:]))
 	if err != nil {
 		return ""
 	}
@@ -297,7 +307,8 @@ func (s *Sealer) openRecord(record idempotency.Key, r *idempotency.Record) (*ide
 		return r, err
 	}
 	opened := *r
-	opened.Reason = s.openReason(record, r.Reason)
+	opened.Reason = s.openText(sealedReasonLabel, record, r.Reason)
+	opened.Location = s.openText(sealedLocationLabel, record, r.Location)
 	if r.SealedBy == "" {
 		return &opened, nil
 	}

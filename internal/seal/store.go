@@ -55,6 +55,9 @@ func (s *Store) Claim(ctx context.Context, c idempotency.Claim) (idempotency.Cla
 			return idempotency.Claimed{}, unreadableRecord(c.Key, err)
 		}
 	}
+	if got.Verdict == idempotency.ReplayKept {
+		got.Record.Location = sealer.openText(sealedLocationLabel, c.Key, got.Record.Location)
+	}
 	if got.Response != nil {
 		if got.Response, err = s.openResponse(c.Key, got.Record.Token, got.Response); err != nil {
 			return idempotency.Claimed{}, err

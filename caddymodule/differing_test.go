@@ -1,0 +1,135 @@
+package caddymodule
+
+import (
+	"cmp"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"go.uber.org/zap"
+	"go.uber.org/zap/zaptest/observer"
+)
+
+// A webhook's duplicate with another body gets what any duplicate gets, and is marked, counted and
+// logged: its key may be that of several events.
+func TestDuplicatesThatDiffer(t *testing.T) {
+	address, _ := upstream(t, answers(201, "first"))
+	dying, _ := upstream(t, func(http.ResponseWriter, *http.Request, int) { panic(http.ErrAbortHandler) })
+	const order = "mode webhook\nkey json /order_id orders"
+	t.Setenv("TEST_KEY", "MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIzNDU2Nzg5MDE=")
+	for name, c := range map[string]struct {
+		site          string
+		global        string
+		first, second string
+		header        []string
+		differs       bool
+		outcome       string // "" for replayed
+	}{
+		"two events":                {site: order, first: `{"order_id":1,"state":"paid"}`, second: `{"order_id":1,"state":"shipped"}`, differs: true},
+		"a retry":                   {site: order, first: `{"order_id":1,"state":"paid"}`, second: `{"order_id":1,"state":"paid"}`},
+		"a retry, written anew":     {site: order, first: `{"order_id":1,"state":"paid"}`, second: ` {"state":"paid", "order_id":1}`},
+		"a retry with a new time":   {site: order + "\nexclude /sent_at", first: `{"order_id":1,"sent_at":1}`, second: `{"order_id":1,"sent_at":2}`},
+		"encrypted":                 {site: order, global: "encrypt {env.TEST_KEY}", first: `{"order_id":1,"state":"paid"}`, second: `{"order_id":1,"state":"shipped"}`, differs: true},
+		"encrypted, a retry":        {site: order, global: "encrypt {env.TEST_KEY}", first: `{"order_id":1}`, second: `{"order_id":1}`},
+		"a key in a field":          {site: "mode webhook\nkey header X-Id", first: `{"a":1}`, second: `{"a": 1}`, header: []string{"X-Id", "1"}, differs: true},
+		"a scope in the body":       {site: "mode webhook\nkey header X-Id\nscope {http.dedup.json./t}", first: `{"a":1,"t":1}`, second: `{"t":1, "a": 1}`, header: []string{"X-Id", "1"}},
+		"acknowledged":              {site: order + "\non_duplicate acknowledge", first: `{"order_id":1,"state":"paid"}`, second: `{"order_id":1}`, differs: true, outcome: "acknowledged"},
+		"a conflict":                {site: order + "\non_duplicate conflict", first: `{"order_id":1,"state":"paid"}`, second: `{"order_id":1}`, differs: true, outcome: "conflict"},
+		"held":                      {site: order + "\non_unknown hold", first: `{"order_id":1,"state":"paid"}`, second: `{"order_id":1}`, header: []string{"X-Cut", "1"}, differs: true, outcome: "held"},
+		"GitHub":                    {site: "github", first: `{"a":1}`, second: `{"a":2}`, header: []string{"X-GitHub-Delivery", "d"}, differs: true},
+		"a sender that changes it":  {site: "chargebee", first: `{"id":"e","event_type":"x","n":1}`, second: `{"id":"e","event_type":"x","n":2}`},
+		"larger than is read":       {site: "mode webhook\nkey header X-Id\nmax_request_body 4", first: `{"a":1}`, second: `{"a":2}`, header: []string{"X-Id", "1"}},
+		"a fingerprint refuses":     {site: order + "\nfingerprint body", first: `{"order_id":1,"state":"paid"}`, second: `{"order_id":1}`, outcome: "reused"},
+		"an API":                    {site: "key json /order_id", first: `{"order_id":1,"state":"paid"}`, second: `{"order_id":1}`, outcome: "reused"},
+		"an API without comparison": {site: "key json /order_id\nfingerprint none", first: `{"order_id":1,"state":"paid"}`, second: `{"order_id":1}`},
+		"content":                   {site: "mode webhook\nkey content", first: `{"a":1}`, second: `{"a": 1}`},
+	} {
+		for _, observed := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, observed %v", name, observed), func(t *testing.T) {
+				head, block := "dedup", c.site
+				if provider := strings.Fields(c.site); len(provider) == 1 {
+					head, block = "dedup "+c.site, ""
+				}
+				if observed {
+					block += "\nobserve"
+				}
+				up := address
+				if slices.Contains(c.header, "X-Cut") {
+					up = dying
+				}
+				s := serveWith(t, c.global, "header >X-Differs {http.dedup.differs}", head+" {", block, "}", "reverse_proxy "+up)
+				core, logged := observer.New(zap.WarnLevel)
+				s.handler().exchange.Logger = zap.New(core)
+				counts := &differing{s.counted(), 0}
+				s.handler().exchange.Observer = counts
+				_, _ = s.post("", c.first, c.header...)
+				<-counts.told
+				second, _ := s.post("", c.second, c.header...)
+				outcome := cmp.Or(c.outcome, "replayed")
+				if got := strings.Fields(<-counts.told); got[1] != outcome {
+					t.Errorf("the outcome is %s, want %s", got[1], outcome)
+				}
+				marked := second.header.Get("X-Differs") == "true"
+				if observed { // it is known when the handlers behind have answered
+					marked = c.differs
+				}
+				if lines := logged.FilterMessageSnippet("differs: ").Len(); marked != c.differs || counts.differ != lines || (lines == 1) != c.differs {
+					t.Errorf("marked %v, counted %d, logged %d; want %v", marked, counts.differ, lines, c.differs)
+				}
+			})
+		}
+	}
+}
+
+// differing counts the duplicates that differ.
+type differing struct {
+	*counted
+	differ int
+}
+
+func (d *differing) Differing(provider string, observed bool) {
+	d.Observer.Differing(provider, observed)
+	d.differ++
+}
+
+// Under observe, the mark is in the access log, so that a trial shows the mistake. A duplicate that
+// waited is marked, too.
+func TestDifferingInTheAccessLog(t *testing.T) {
+	for _, observe := range []string{"", "observe"} {
+		release := make(chan struct{})
+		address, _ := upstream(t, func(_ http.ResponseWriter, _ *http.Request, n int) {
+			if n == 1 && observe == "" {
+				<-release
+			}
+		})
+		s := serveLogged(t, "", "", "log", "dedup {", "mode webhook", "key json /order orders", observe, "}", "reverse_proxy "+address)
+		var first sync.WaitGroup
+		first.Go(func() { s.mustPost("", `{"order":1,"state":"paid"}`) })
+		if observe == "" {
+			go func() {
+				for stores.InProgress().Waiting == 0 {
+					time.Sleep(time.Millisecond)
+				}
+				close(release)
+			}()
+		} else {
+			first.Wait()
+		}
+		s.mustPost("", `{"order":1,"state":"shipped"}`)
+		first.Wait()
+		marks := 0
+		for _, line := range book.about("handled request") {
+			if line.text("dedup_differs") == "true" {
+				marks++
+			}
+		}
+		if marks != 1 {
+			t.Errorf("%q: %d requests are marked in the access log, want the second", observe, marks)
+		}
+		s.stop()
+	}
+}

@@ -1,0 +1,211 @@
+package exchange
+
+import (
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+
+	"go.uber.org/zap"
+
+	"github.com/caddy-dedup/caddy-dedup/internal/delivery"
+)
+
+// CredentialFields are the request header fields with a secret that commonly identifies a caller.
+// Cookies are not among them: they change while the caller stays the same.
+var CredentialFields = []string{
+	"Authorization", "X-Api-Key", "Api-Key", "Apikey", "X-Auth-Token", "X-Access-Token", "Private-Token",
+	"X-Goog-Api-Key", "Ocp-Apim-Subscription-Key", "X-Vault-Token", "X-Shopify-Access-Token", "X-Functions-Key",
+}
+
+// UserFields are the fields in which a proxy in front, or the caller itself, names the caller.
+var UserFields = []string{
+	"Remote-User", "X-Forwarded-User", "X-Auth-Request-User", "X-Amzn-Oidc-Identity", "Cf-Access-Authenticated-User-Email",
+	"X-Auth-Request-Email", "X-Authentik-Username", "X-Authentik-Uid", "X-Consumer-Id", "X-Goog-Authenticated-User-Id",
+	"X-Ms-Client-Principal-Id", "Tailscale-User-Login", "X-Webauth-User", "X-Rapidapi-User",
+}
+
+// AccountFields name the account for which a caller acts, and not the caller.
+var AccountFields = []string{"Stripe-Account", "X-Tenant-Id"}
+
+// CallerPlaceholders identify a caller that Caddy has authenticated.
+var CallerPlaceholders = []string{"http.auth.user.id", "http.request.tls.client.fingerprint"}
+
+// SharedScope is the first text of a scope in which all requests share their keys.
+const SharedScope = "shared"
+
+// appendTexts appends the texts of a configured scope, with their placeholders replaced. A text with several
+// placeholders is followed by their values, so that "a" and "bc" differ from "ab" and "c".
+func (x *exchange) appendTexts(scope []string, texts []string) ([]string, error) {
+	for _, text := range texts {
+		replaced, values, err := x.replace(text)
+		if err != nil {
+			return nil, fmt.Errorf("scope %s: %w", text, err)
+		}
+		scope = append(scope, replaced)
+		if len(values) > 1 {
+			scope = append(scope, values...)
+		}
+	}
+	if x.Mode != delivery.ModeWebhook && !x.namesCaller() {
+		x.anonymousWarning.Do(x.warnScope)
+	}
+	return scope, nil
+}
+
+// appendScope appends the default scope, which separates the key from those of other routes and
+// callers. The first part names the mode. Each value follows its label.
+func (x *exchange) appendScope(scope []string, r *http.Request, path string) ([]string, error) {
+	scope = append(scope, string(x.Mode), "host", hostOf(r), "path", path)
+	if x.Mode == delivery.ModeWebhook {
+		return scope, nil
+	}
+	scope = append(scope, "method", strings.ToUpper(r.Method))
+	withoutCaller := len(scope)
+	scope, err := x.appendCaller(scope, r, x.Caller)
+	if len(scope) == withoutCaller {
+		x.anonymousWarning.Do(func() { x.warnAnonymous(r.Header) })
+	} else if field := x.unlistedIdentity(r.Header); field != "" {
+		x.unlistedWarning.Do(func() { x.warnUnlisted(field) })
+	}
+	return appendFields(scope, r.Header, AccountFields), err
+}
+
+// appendCaller appends all by which the caller is known: by default, and by the configuration's texts.
+func (x *exchange) appendCaller(scope []string, r *http.Request, texts []string) ([]string, error) {
+	for _, name := range CallerPlaceholders {
+		if r.TLS == nil && strings.HasPrefix(name, "http.request.tls.") {
+			continue // there is none, and the lookup is expensive
+		}
+		if value, ok := x.repl().GetString(name); ok && value != "" {
+			scope = append(scope, name, value)
+		}
+	}
+	scope = appendFields(scope, r.Header, CredentialFields)
+	scope = appendFields(scope, r.Header, UserFields)
+	for _, text := range texts {
+		value, _, err := x.replace(text)
+		if err != nil {
+			return nil, fmt.Errorf("caller %s: %w", text, err)
+		}
+		if value != "" {
+			scope = append(scope, text, value)
+		}
+	}
+	return scope, nil
+}
+
+// appendFields appends the names and values of the fields that are not empty.
+func appendFields(scope []string, header http.Header, names []string) []string {
+	for _, name := range names {
+		for _, value := range header[name] {
+			if value != "" {
+				scope = append(scope, name, value)
+			}
+		}
+	}
+	return scope
+}
+
+// identifying are the prefixes of placeholders that can name a caller.
+var identifying = []string{
+	"http.request.header.", "http.request.cookie.", "http.request.tls.client.", "http.auth.", "http.vars.", PlaceholderPrefix + membersPrefix,
+}
+
+// namesCaller reports whether a placeholder of the configured scope that can name a caller has a value.
+func (x *exchange) namesCaller() bool {
+	return slices.ContainsFunc(x.scopeCallers, func(name string) bool {
+		value, _ := x.repl().GetString(name)
+		return value != ""
+	})
+}
+
+// callersIn returns the placeholders of texts that can name a caller.
+func callersIn(texts []string) (names []string) {
+	for _, text := range texts {
+		in, _ := PlaceholdersIn(text)
+		for _, name := range in {
+			if slices.ContainsFunc(identifying, func(start string) bool { return strings.HasPrefix(name, start) }) {
+				names = append(names, name)
+			}
+		}
+	}
+	return names
+}
+
+// unlistedIdentity returns a header field that looks as if it names the caller, and that is not part
+// of the key; "" for none.
+func (h *Handler) unlistedIdentity(header http.Header) string {
+	for name, values := range header {
+		if len(name) > 2 && name[0] == 'X' && name[1] == '-' && looksLikeIdentity(name) && !slices.Contains(h.keyFields, name) &&
+			slices.ContainsFunc(values, func(value string) bool { return value != "" }) {
+			return name
+		}
+	}
+	return ""
+}
+
+// looksLikeIdentity reports whether a canonical field name has a word that stands for a caller.
+func looksLikeIdentity(name string) bool {
+	for word := range strings.SplitSeq(name, "-") {
+		switch word {
+		case "User":
+			if strings.HasSuffix(name, "User-Agent") {
+				continue
+			}
+			return true
+		case "Email", "Principal", "Consumer", "Account":
+			return true
+		}
+	}
+	return false
+}
+
+// fieldsOf returns the canonical names of the header fields of which the key, the scope and force are
+// made.
+func (c *Config) fieldsOf() []string {
+	names := slices.Concat(CredentialFields, UserFields, AccountFields)
+	add := func(name string) { names = append(names, http.CanonicalHeaderKey(name)) }
+	for _, source := range c.Sources {
+		for _, part := range append(source.Parts, source) {
+			if part.Header != "" {
+				add(part.Header)
+			}
+		}
+		names = append(names, source.ScopeHeaders...)
+	}
+	if c.Force != "" {
+		add(c.Force)
+	}
+	for _, text := range slices.Concat(c.keyTexts(), c.Scope, c.Caller) {
+		in, _ := PlaceholdersIn(text)
+		for _, name := range in {
+			if field, ok := strings.CutPrefix(name, "http.request.header."); ok {
+				add(field)
+			}
+		}
+	}
+	return names
+}
+
+// warnAnonymous logs that nothing in a request identifies its caller.
+func (h *Handler) warnAnonymous(header http.Header) {
+	caller := "{http.request.header.<field>}"
+	if len(header["Cookie"]) > 0 {
+		caller = "{http.request.cookie.<name>}"
+	}
+	h.Logger.Warn("a request with a key has no field by which dedup knows its caller, and cookies are not part of the key: callers who send equal keys share them; write what tells callers apart, or scope shared if all may share",
+		zap.String("caller", "caller "+caller))
+}
+
+// warnScope logs that nothing in the configured scope names a caller.
+func (h *Handler) warnScope() {
+	h.Logger.Warn("nothing in the scope of this handler names the caller of a request: callers who send equal keys share them; add a header field, a cookie or the user to scope, or write scope shared if all may share",
+		zap.Strings("scope", h.Scope))
+}
+
+// warnUnlisted logs a field that looks as if it names the caller.
+func (h *Handler) warnUnlisted(field string) {
+	h.Logger.Warn("a request has a field that may name its caller and is not part of the key: if it does, callers with equal credentials and keys share them",
+		zap.String("field", field), zap.String("caller", "caller {http.request.header."+field+"}"))
+}
