@@ -126,10 +126,11 @@ func conflictf(words, format string, args ...any) error {
 // unknownWord refuses the current word of a block. It lists all words only if it cannot tell which
 // one is meant.
 func unknownWord(d *caddyfile.Dispenser, block string, words []string) error {
-	word, hint := d.Val(), ""
+	word := d.Val()
 	form, isMistake := hints[word]
 	_, isProvider := delivery.ProviderNamed(word)
 	near := delivery.Nearest(word, words)
+	var hint string
 	switch {
 	case isMistake:
 		hint = "write " + form

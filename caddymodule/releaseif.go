@@ -76,7 +76,7 @@ var (
 // checkValue refuses a value that is meant as something else. Compared as it is written, it would match
 // no response, and each failure would be kept.
 func checkValue(value string) error {
-	meant := ""
+	var meant string
 	switch {
 	case value[0] == '/':
 		meant = "each JSON pointer has a line of its own"
