@@ -1,7 +1,11 @@
 package caddymodule
 
 import (
+	"fmt"
+	"net"
 	"net/http"
+	"net/netip"
+	"strings"
 	"sync"
 
 	"github.com/caddyserver/caddy/v2"
@@ -33,7 +37,8 @@ type Dashboard struct {
 	// host of the request and the namespace, unless that has a placeholder. Default: none.
 	Title string `json:"title,omitempty"`
 
-	page *dashboard.Page
+	page   *dashboard.Page
+	isHost bool // the site matches hosts
 }
 
 // history records the last hour of this process. All pages share it; the first one starts it.
@@ -59,13 +64,30 @@ func (d *Dashboard) Provision(ctx caddy.Context) error {
 	if app, err := ctx.AppIfConfigured("dedup"); err == nil { // without it, no namespace is written
 		d.page.Namespace = app.(*App).shownNamespace
 	}
+	d.isHost = matchesHosts(ctx)
 	return nil
 }
 
 // ServeHTTP answers with the page.
 func (d *Dashboard) ServeHTTP(w http.ResponseWriter, r *http.Request, _ caddyhttp.Handler) error {
+	if operator := operatorOf(r); !d.isHost && operator.User == "" && !isAddress(r.Host) {
+		// A page of another origin could let its own name point here, and would read the keys.
+		return caddyhttp.Error(http.StatusForbidden, fmt.Errorf("the page for operators has neither a host in its site's address nor authentication, and answers only requests for localhost or an IP address, not for %q; write the host into the site's address", r.Host))
+	}
 	d.page.ServeHTTP(w, r.WithContext(engine.ByOperator(r.Context(), operatorOf(r))))
 	return nil
+}
+
+// isAddress reports whether a host is localhost or an IP address, with a port or without one.
+func isAddress(host string) bool {
+	if name, _, err := net.SplitHostPort(host); err == nil {
+		host = name
+	}
+	if strings.EqualFold(host, "localhost") {
+		return true
+	}
+	_, err := netip.ParseAddr(strings.Trim(host, "[]"))
+	return err == nil
 }
 
 // operatorOf identifies the sender of a request: the user that a handler in front authenticated,

@@ -172,3 +172,40 @@ func TestOperatorByCertificate(t *testing.T) {
 		t.Errorf("a verified one: %+v", by)
 	}
 }
+
+// Without a host in the site's address and without authentication, a page of another origin could let
+// its own name point here (DNS rebinding).
+func TestPageRefusesForeignHosts(t *testing.T) {
+	get := func(s *site, host, authorization string) (int, string) {
+		r := httptest.NewRequest(http.MethodGet, "/", nil)
+		r.Host = host
+		if authorization != "" {
+			r.Header.Set("Authorization", authorization)
+		}
+		w := httptest.NewRecorder()
+		s.Config.Handler.ServeHTTP(w, r)
+		return w.Code, w.Body.String()
+	}
+	ali := new(http.Request)
+	ali.Header = make(http.Header)
+	ali.SetBasicAuth("ali", "open sesame")
+	for lines, c := range map[string]struct {
+		authorization string
+		hosts         map[string]int
+	}{
+		"dedup_dashboard": {"", map[string]int{
+			"localhost:9000": 200, "127.0.0.1": 200, "[::1]:9000": 200, "192.168.1.2:9000": 200, "LOCALHOST": 200,
+			"evil.test": 403, "evil.test:9000": 403, "localhost.evil.test": 403, "127.0.0.1.evil.test": 403,
+		}},
+		"@ops host ops.test\nhandle @ops {\ndedup_dashboard\n}":      {"", map[string]int{"ops.test": 200}},
+		"basic_auth {\nali " + passwordHash + "\n}\ndedup_dashboard": {ali.Header.Get("Authorization"), map[string]int{"any.test": 200}},
+	} {
+		s := serve(t, lines, "dedup /elsewhere", "handle_errors {", "respond {err.message}", "}")
+		for host, want := range c.hosts {
+			if status, body := get(s, host, c.authorization); status != want || want == 403 && !strings.Contains(body, "write the host into the site's address") {
+				t.Errorf("%q, %q: got %d %.300s; want %d", lines, host, status, body, want)
+			}
+		}
+		s.stop()
+	}
+}

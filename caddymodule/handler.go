@@ -7,6 +7,7 @@ import (
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+	"go.uber.org/zap"
 
 	"github.com/caddy-dedup/caddy-dedup/internal/delivery"
 	"github.com/caddy-dedup/caddy-dedup/internal/exchange"
@@ -87,6 +88,10 @@ func (h *Handler) provision(ctx caddy.Context, app *App) (err error) {
 	processMetrics.addHandler(config)
 	h.exchange = exchange.New(config)
 	h.warnOfPointers(config.Logger)
+	if field := h.unsignedCaller(); field != "" {
+		config.Logger.Warn("verify: a captured request runs again for another caller, whose fields are not signed; have the sender sign the caller, write a scope, or mode webhook",
+			zap.String("verify_hmac", "signed {http.request.header."+field+"}.{body}"))
+	}
 	if config.Observe {
 		config.Logger.Warn("observe: requests are only counted and logged; duplicates run")
 		if config.Verify != nil {

@@ -38,7 +38,8 @@ type Settings struct {
 	Mode string `json:"mode,omitempty"`
 
 	// The methods that are deduplicated, in upper or lower case. GET, HEAD, OPTIONS, TRACE,
-	// QUERY and CONNECT are not accepted. Default: POST and PATCH.
+	// QUERY and CONNECT are not accepted. Beside `verify`, every signed request is deduplicated,
+	// whatever its method. Default: POST and PATCH.
 	Methods []string `json:"methods,omitempty"`
 
 	// The sources of the key. The first one that is present in a request is used. Default:
@@ -229,7 +230,7 @@ func (s *Settings) RunLimit() time.Duration {
 
 func (s *Settings) setDefaults() {
 	s.Mode = string(s.mode())
-	if len(s.Methods) == 0 && s.mode() != delivery.ModeMCP {
+	if len(s.Methods) == 0 && len(s.Verify) == 0 && s.mode() != delivery.ModeMCP {
 		s.Methods = DefaultMethods()
 	}
 	setDefault(&s.OnMissing, missingPass)

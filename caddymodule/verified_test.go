@@ -135,12 +135,12 @@ func TestVerifyGuardsEveryRequest(t *testing.T) {
 	}{
 		{signedRequest{body: body, header: of(right)}, "POST " + body},
 		{signedRequest{body: body, header: of(right)}, ""},
-		{signedRequest{body: body, chunked: true, header: of(githubSignature("next", body))}, ""},
+		{signedRequest{body: body, chunked: true, header: of(githubSignature("next", body))}, "POST " + body}, // the scope has the secret
 		{signedRequest{body: body, header: of("sha256=" + strings.ToUpper(strings.TrimPrefix(right, "sha256=")))}, ""},
 		{signedRequest{body: "\x1f\x8b", header: []string{"X-Hub-Signature-256", githubSignature("old", "\x1f\x8b"), "X-GitHub-Delivery", "2", "Content-Encoding", "gzip"}}, "POST \x1f\x8b"},
-		{signedRequest{method: "PUT", body: body, header: of(right)}, "PUT " + body},
-		{signedRequest{method: "PUT", body: body, chunked: true, header: of(right)}, "PUT " + body},
-		{signedRequest{method: "GET", header: of(githubSignature("old", ""))}, "GET "},
+		{signedRequest{method: "PUT", body: body, header: of(right)}, ""},
+		{signedRequest{method: "PUT", body: body, chunked: true, header: []string{"X-Hub-Signature-256", right, "X-GitHub-Delivery", "3"}}, "PUT " + body},
+		{signedRequest{method: "GET", header: []string{"X-Hub-Signature-256", githubSignature("old", ""), "X-GitHub-Delivery", "4"}}, "GET "},
 		{signedRequest{body: body, header: []string{"X-Hub-Signature-256", right}}, "POST " + body}, // it has no key
 	} {
 		got = nil

@@ -304,6 +304,9 @@ func (s *Settings) checkSenders() error {
 	if (len(s.Keys) > 0 || len(s.Providers) == 0) && !slices.Contains(verified, "") {
 		return conflictf(verifyWord, "verify: nothing verifies the requests of the key lines, by which anybody could get past; add verify hmac { ... }, or use two handlers")
 	}
+	if len(s.Methods) > 0 {
+		return conflictf("methods "+verifyWord, "methods: beside verify, every signed request is deduplicated, whatever its method; leave methods out")
+	}
 	if s.Force != "" {
 		return conflictf("force "+verifyWord, "force: beside verify, a captured request could be run again; use a handler without verify, or leave force out")
 	}
@@ -332,17 +335,41 @@ func (s *Settings) verification() (*exchange.Verification, error) {
 }
 
 // signedSender returns the only sender of the settings, whose requests are known by their signatures.
-// Other signs of it could be left out by a forger, to have a captured delivery pass without a key.
-// A request that looks like an unsigned handshake is a delivery if it is signed.
+// Other signs of it could be left out by a forger, to have a captured delivery pass without a key; and
+// a header field, which is not signed, makes no handshake.
 func (s *Settings) signedSender() *exchange.Sender {
-	sender := &exchange.Sender{Sources: s.deliverySources(), Providers: s.providers()}
+	sender := &exchange.Sender{Sources: s.deliverySources(), Providers: s.providers(), Unsigned: s.deliverySources()}
 	for i := range sender.Sources {
 		sender.Sources[i].Signs = delivery.Signs{}
 	}
 	for i := range sender.Providers {
 		p := &sender.Providers[i]
 		p.Signs = delivery.Signs{}
-		p.Passes = slices.DeleteFunc(p.Passes, func(pass delivery.Pass) bool { return pass.Unsigned && pass.Header != "" })
+		for i, pass := range p.Passes {
+			if pass.Header != "" {
+				p.Passes[i] = delivery.Pass{Pointer: pass.SignedPointer}
+			}
+		}
+		p.Passes = slices.DeleteFunc(p.Passes, func(pass delivery.Pass) bool { return pass.Pointer == "" })
 	}
 	return sender
+}
+
+// unsignedCaller returns a caller's field to sign if a captured request could run again with another
+// caller: in mode api, where no sender signs any of the caller's fields. It is "" otherwise.
+func (s *Settings) unsignedCaller() string {
+	if len(s.Verify) == 0 || s.mode() != delivery.ModeAPI || len(s.Scope) > 0 {
+		return ""
+	}
+	for _, v := range s.Verify {
+		if v.HMAC == nil || !slices.ContainsFunc(callerFields, func(field string) bool { return signs(v.HMAC.Signed, field) }) {
+			return callerFields[0]
+		}
+	}
+	return ""
+}
+
+// signs reports whether a text of signed has a header field.
+func signs(text, field string) bool {
+	return strings.Contains(strings.ToLower(text), "{http.request.header."+strings.ToLower(field)+"}")
 }

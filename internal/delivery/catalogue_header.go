@@ -197,7 +197,7 @@ var knownByHeader = []Provider{
 	{
 		Name: "twitch", Title: "Twitch EventSub", Verified: true, Read: firstReading,
 		Sources: []Source{headerSource("Twitch-Eventsub-Message-Id")},
-		Passes:  []Pass{{Header: "Twitch-Eventsub-Message-Type", Values: []string{"webhook_callback_verification"}}},
+		Passes:  []Pass{{Header: "Twitch-Eventsub-Message-Type", Values: []string{"webhook_callback_verification"}, SignedPointer: "/challenge"}},
 		Fact:    "https://dev.twitch.tv/docs/eventsub/",
 	},
 	{

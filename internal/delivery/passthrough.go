@@ -25,6 +25,9 @@ type Pass struct {
 	Empty bool
 	// Suffix is the suffix of the value, instead of Values.
 	Suffix string
+	// SignedPointer is Pointer where the request is verified, in place of Header, which no sender
+	// signs. Empty means that the request is then a delivery.
+	SignedPointer string
 	// Unsigned reports whether such a request may lack the signs of the provider.
 	Unsigned bool
 }
@@ -58,6 +61,12 @@ func (p Provider) sends(header http.Header) bool {
 // isSent reports whether a request has the header fields of the source.
 func (s Source) isSent(header http.Header) bool {
 	return s.OfOneSender() && s.Signs.mismatch(header) == "" && s.hasHeaders(header)
+}
+
+// Sends reports whether a request has the header fields by which the sender of one of the sources is
+// known.
+func Sends(sources []Source, header http.Header) bool {
+	return slices.ContainsFunc(sources, func(s Source) bool { return s.isSent(header) })
 }
 
 func (s Source) hasHeaders(header http.Header) bool {

@@ -60,7 +60,20 @@ func (x *exchange) appendScope(scope []string, r *http.Request, path string) ([]
 	if x.Mode == delivery.ModeWebhook {
 		return scope, nil
 	}
-	scope = append(scope, "method", strings.ToUpper(r.Method))
+	return x.appendCallerAndAccount(append(scope, "method", strings.ToUpper(r.Method)), r)
+}
+
+// appendSignedScope is appendScope for a verified request. Host, port and method are no part of it:
+// the sender has not signed them, and a captured request could run again under others.
+func (x *exchange) appendSignedScope(scope []string, r *http.Request) ([]string, error) {
+	scope = append(scope, string(x.Mode), "path", matcherPath(r))
+	if x.Mode == delivery.ModeWebhook {
+		return scope, nil
+	}
+	return x.appendCallerAndAccount(scope, r)
+}
+
+func (x *exchange) appendCallerAndAccount(scope []string, r *http.Request) ([]string, error) {
 	withoutCaller := len(scope)
 	scope, err := x.appendCaller(scope, r, x.Caller)
 	if len(scope) == withoutCaller {

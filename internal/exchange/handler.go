@@ -129,7 +129,7 @@ func New(c Config) *Handler {
 		Config:          c,
 		members:         slices.Concat(MembersIn(c.Scope...), MembersIn(c.Caller...), keyMembers),
 		keyNamesMembers: len(keyMembers) > 0,
-		everySender:     Sender{c.Sources, c.Providers},
+		everySender:     Sender{Sources: c.Sources, Providers: c.Providers},
 		headers:         newHeaderRules(c.KeepHeader),
 		keyPlaceholders: c.placeholders(),
 		keyFields:       c.fieldsOf(),
@@ -173,7 +173,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyht
 		return x.passUnclaimed()
 	case pass:
 		x.reportPass(d)
-		if !h.applies(r) { // it is signed, or a challenge
+		if d.challenge {
 			return next.ServeHTTP(w, r)
 		}
 		return x.passUnclaimed()
@@ -194,9 +194,11 @@ type keyDecision interface{ keyDecision() }
 // claim is a request whose key is to be claimed.
 type claim struct{ *engine.Request }
 
-// pass lets a request through without a claim. Its outcome says why; it is "" for a request that is not
-// deduplicated, which is not counted.
-type pass struct{ outcome Outcome }
+// pass lets a request through without a claim. Its outcome says why.
+type pass struct {
+	outcome   Outcome
+	challenge bool // an unsigned one, under verify
+}
 
 // refusal refuses a request before the engine is asked.
 type refusal struct {

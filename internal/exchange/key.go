@@ -17,7 +17,6 @@ import (
 	"github.com/caddy-dedup/caddy-dedup/internal/engine"
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 	"github.com/caddy-dedup/caddy-dedup/internal/jsonrpc"
-	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 )
 
 // identify looks for the request's key, and reads the body for it.
@@ -27,7 +26,7 @@ func (x *exchange) identify() keyDecision {
 		x.releaseParseSlot()
 		x.identifying = false
 	}()
-	if isGRPC(x.r) {
+	if x.Verify == nil && isGRPC(x.r) { // no way past a signature
 		return x.withoutKey(errors.New("a gRPC call streams both ways and cannot be replayed"))
 	}
 	if x.Mode == delivery.ModeMCP {
@@ -54,7 +53,7 @@ func (x *exchange) identify() keyDecision {
 	}
 	if name, ok := delivery.PassThrough(x.sender.Providers, x.sender.Sources, request); ok {
 		x.found = delivery.Found{Provider: name}
-		return pass{OutcomePassed}
+		return pass{outcome: OutcomePassed}
 	}
 	found, err := delivery.Find(x.sender.Sources, request, x.MaxKeyLength)
 	invalid, isInvalid := errors.AsType[*delivery.InvalidError](err)
@@ -226,9 +225,9 @@ func (x *exchange) withoutKey(reason error) keyDecision {
 	x.logWithoutKey(outcome, reason)
 	x.found, x.key = delivery.Found{}, idempotency.Key{} // where the body is too large, they may be set
 	if outcome == OutcomeUnusable {
-		return pass{OutcomeUnusable}
+		return pass{outcome: OutcomeUnusable}
 	}
-	return pass{OutcomeMissing} // a constant needs no allocation
+	return pass{outcome: OutcomeMissing} // a constant needs no allocation
 }
 
 // withLargeBody refuses a request whose body is needed whole and is too large to be held or parsed, or
@@ -250,8 +249,14 @@ func (x *exchange) withLargeBody(needs string) keyDecision {
 func (x *exchange) setKey(found delivery.Found) error {
 	x.found = found
 	scope := make([]string, 0, 16) // on the stack
+	if x.Verify != nil {           // no request that nothing verifies uses up its keys
+		by := x.sender.by
+		scope = append(scope, "verified", by.Provider, by.Secret)
+	}
 	var err error
 	switch {
+	case len(x.Scope) == 0 && x.Verify != nil:
+		scope, err = x.appendSignedScope(scope, x.r)
 	case len(x.Scope) == 0:
 		path, _ := originalPath(x.r)
 		scope, err = x.appendScope(scope, x.r, path)
@@ -313,10 +318,7 @@ func (x *exchange) engineRequest(fingerprint string, retention time.Duration) *e
 // and the query as it was sent. RawPath comes
 // first: if the client sent a byte that has to be escaped, EscapedPath would make %2F and / one path.
 func originalPath(r *http.Request) (path, query string) {
-	u := r.URL
-	if original, ok := r.Context().Value(caddyhttp.OriginalRequestCtxKey).(http.Request); ok && original.URL != nil {
-		u = original.URL
-	}
+	u := originalURL(r)
 	return normalPath(cmp.Or(u.RawPath, u.EscapedPath(), u.Opaque, "/")), u.RawQuery
 }
 

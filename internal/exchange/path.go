@@ -1,6 +1,28 @@
 package exchange
 
-import "strings"
+import (
+	"cmp"
+	"net/http"
+	"net/url"
+	"strings"
+
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+)
+
+// originalURL returns the URL of a request before rewrites.
+func originalURL(r *http.Request) *url.URL {
+	if original, ok := r.Context().Value(caddyhttp.OriginalRequestCtxKey).(http.Request); ok && original.URL != nil {
+		return original.URL
+	}
+	return r.URL
+}
+
+// matcherPath returns the path before rewrites as Caddy's matcher compares it: decoded once, without
+// dot segments and empty ones, and in lower case.
+func matcherPath(r *http.Request) string {
+	u := originalURL(r)
+	return strings.ToLower(caddyhttp.CleanPath(cmp.Or(u.Path, u.Opaque, "/"), true))
+}
 
 // normalPath returns the normal form of an escaped path (RFC 3986, section 6.2.2): unreserved
 // characters are not escaped, the hex digits of escapes are in upper case, and there are no dot

@@ -47,6 +47,7 @@ type recorder struct {
 	status   int
 	answered http.Header // the header when the status was written
 	declared int64       // Content-Length, -1 if there was none
+	head     bool        // the response to a HEAD, which has no body
 	// kept is what is kept of answered; nil until [recorder.keptHeader] is called.
 	kept map[string][]string
 	// retention is the upstream's Dedup-Retention.
@@ -262,7 +263,7 @@ func (c *recorder) upgrade() {
 
 // broken reports whether fewer or more bytes were written than declared.
 func (c *recorder) broken() bool {
-	return c.declared >= 0 && c.declared != c.written && bodyAllowed(c.status)
+	return c.declared >= 0 && c.declared != c.written && bodyAllowed(c.status) && !c.head
 }
 
 // response returns what is stored of the response.

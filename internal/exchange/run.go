@@ -44,6 +44,7 @@ func (x *exchange) execute(run *engine.Run) error {
 	e.startRun()
 	defer e.limit.stop()
 	e.response.init(x.toClient(), x.MaxResponseBody, x.headers, x.allowance.Budget)
+	e.response.head = e.r.Method == http.MethodHead
 	e.response.limit, e.response.settle, e.response.share = &e.limit, e.settleEarly, e.shareStream
 	if e.call != nil {
 		e.response.tool = newToolAnswer(e.Handler, &e.response.allowance)

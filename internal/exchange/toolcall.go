@@ -58,7 +58,7 @@ func (x *exchange) readCall() keyDecision {
 		x.call.id = bytes.Clone(request.ID)
 	case jsonrpc.Batch:
 		x.logWithoutKey(OutcomeUnusable, errors.New("a batch of JSON-RPC messages has no key"))
-		return pass{OutcomeUnusable}
+		return pass{outcome: OutcomeUnusable}
 	case jsonrpc.Cancellation:
 		return cancellation{x.flightOf(request.ID)}
 	default:

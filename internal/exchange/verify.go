@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"runtime"
 	"slices"
 	"time"
 
@@ -25,6 +26,11 @@ type Verification struct {
 type Sender struct {
 	Sources   []delivery.Source // tried in this order
 	Providers []delivery.Provider
+	// Unsigned are the sources of requests that nothing verifies: with the fields by which the
+	// sender is known. They tell senders with one secret apart.
+	Unsigned []delivery.Source
+
+	by signature.Verified // of one request
 }
 
 // verifyAndIdentify checks the request's signature before it looks for its key.
@@ -33,15 +39,15 @@ func (x *exchange) verifyAndIdentify() keyDecision {
 		if d := x.verify(); d != nil {
 			return d
 		}
-		if !x.applies(x.r) {
-			return pass{}
-		}
 	}
 	return x.identify()
 }
 
 // verify checks the request's signature. It returns nil for a request that a sender has signed.
 func (x *exchange) verify() keyDecision {
+	if x.r.Method == http.MethodConnect {
+		return x.refuseUnsigned(errConnect, 0, 0)
+	}
 	removeUpgrade(x.r.Header) // what the client sends after a 101 is not verified
 	pending, err := x.Verify.Verifiers.Begin(x.asReceived(), time.Now())
 	if err != nil {
@@ -49,22 +55,25 @@ func (x *exchange) verify() keyDecision {
 	}
 	if pending.Challenge != "" {
 		x.found = delivery.Found{Provider: pending.Challenge}
-		return pass{OutcomePassed}
+		return pass{outcome: OutcomePassed, challenge: true}
 	}
 	if err := x.readUnverified(); err != nil {
 		return x.unverifiable(err)
 	}
+	hasSlot := false
 	by, err := pending.Verify(signature.Body{
 		Pieces: x.body.held.bytes.All(),
 		Whole: func() ([]byte, error) {
-			if err := x.acquireParseSlot(); err != nil {
-				return nil, err
-			}
+			unverifiedSlots <- struct{}{}
+			hasSlot = true
 			return x.body.joined()
 		},
 		Reserve: x.body.reserve,
 	})
-	x.releaseParseSlot()
+	if hasSlot {
+		x.body.release(x.body.parseRoom)
+		<-unverifiedSlots
+	}
 	if _, is := errors.AsType[signature.Refusal](err); is {
 		return x.refuseUnsigned(err, int64(x.body.held.bytes.Len()), pending.Secrets())
 	}
@@ -74,11 +83,29 @@ func (x *exchange) verify() keyDecision {
 	if !x.Observe {
 		x.allowance.endUnverified()
 	}
-	x.sender = x.Verify.Senders[by.Provider]
-	if by.ID != "" {
-		x.sender = &Sender{signedSources(x.sender.Sources, x.r.Header, by.ID), x.sender.Providers}
-	}
+	x.sender = x.Verify.sender(by, x.r.Header)
 	return nil
+}
+
+var errConnect = errors.New("CONNECT has no signature")
+
+// unverifiedSlots limit how many bodies are parsed at a time before their signatures are checked. They
+// are not those of verified requests, which must not wait for forged ones.
+var unverifiedSlots = make(chan struct{}, runtime.GOMAXPROCS(0))
+
+// sender returns the sender of a verified request. Of several with one secret, it is the one whose own
+// fields the request has.
+func (v *Verification) sender(by []signature.Verified, header http.Header) *Sender {
+	i := slices.IndexFunc(by, func(by signature.Verified) bool {
+		return len(v.Senders) == 1 || delivery.Sends(v.Senders[by.Provider].Unsigned, header)
+	})
+	verified := by[max(i, 0)]
+	sender := *v.Senders[verified.Provider]
+	sender.by = verified
+	if verified.ID != "" {
+		sender.Sources = signedSources(sender.Sources, header, verified.ID)
+	}
+	return &sender
 }
 
 // asReceived returns what a signature is looked for in, as the client sent it, before rewrites.

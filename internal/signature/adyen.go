@@ -26,7 +26,10 @@ var adyenNames = strings.Split("notificationItems/NotificationRequestItem/amount
 const adyenReference = "/merchantReference"
 
 // verifyAdyen checks the signature in every item of a notification.
-func verifyAdyen(a attempt, body Body) (string, error) {
+func verifyAdyen(a *attempt, body Body) (string, error) {
+	if body.size() > maxAdyenBody {
+		return fmt.Sprintf("the notification is larger than %d bytes", maxAdyenBody), nil
+	}
 	doc, reason, err := parse(body)
 	if doc == nil {
 		return reason, err
@@ -49,7 +52,7 @@ func verifyAdyen(a attempt, body Body) (string, error) {
 	return "", nil
 }
 
-func (a attempt) checkAdyenItem(element canonicaljson.Value) string {
+func (a *attempt) checkAdyenItem(element canonicaljson.Value) string {
 	item, ok := element.At("/NotificationRequestItem")
 	if !ok {
 		return "it has no NotificationRequestItem"

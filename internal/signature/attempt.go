@@ -25,6 +25,7 @@ type attempt struct {
 	request   Request
 	timestamp string   // as the request has it, because so it is signed
 	digests   [][]byte // the signatures
+	fits      int      // the first secret or public key that fits
 }
 
 const noMatch = "no signature matches"
@@ -49,24 +50,28 @@ func (r *runner) begin(req Request, now time.Time) (a attempt, reason string) {
 		return a, ""
 	}
 	values, place := r.values(req)
+	if second := req.Header.Values(r.second); r.second != "" && len(second) > 0 {
+		if strings.Join(values, "") == "" { // one of the two is enough
+			values, place = second, r.second
+		} else if value, reason := single(second, r.second); reason != "" {
+			return a, reason
+		} else if reason = a.readSignatures(value, r.second); reason != "" {
+			return a, reason
+		}
+	}
 	value, reason := single(values, place)
 	switch {
 	case reason != "":
 		return a, reason
 	case r.read != nil:
 		return a, r.read(&a, value, now)
-	case r.static && r.isSecret(value):
-		return a, ""
 	case r.static:
-		return a, place + " is not the secret"
-	}
-	reason = a.readSignatures(value, place)
-	if second := req.Header.Values(r.second); reason == "" && r.second != "" && len(second) > 0 {
-		if value, reason = single(second, r.second); reason == "" {
-			reason = a.readSignatures(value, r.second)
+		if a.fits = r.indexOf(value); a.fits < 0 {
+			return a, place + " is not the secret"
 		}
+		return a, ""
 	}
-	if reason != "" {
+	if reason = a.readSignatures(value, place); reason != "" {
 		return a, reason
 	}
 	return a, a.readFields(now)
@@ -103,22 +108,25 @@ func parameters(target, name string) (values []string) {
 	return values
 }
 
-// isSecret reports whether a value is one of the secrets, in a time that says nothing of it.
-func (r *runner) isSecret(value string) bool {
+// indexOf returns the position of a value among the secrets, -1 if it is none of them, in constant
+// time.
+func (r *runner) indexOf(value string) int {
 	if r.SecretEncoding == secretUser {
 		method, encoded, _ := strings.Cut(value, " ")
 		user, err := base64.StdEncoding.DecodeString(encoded)
 		if err != nil || !strings.EqualFold(method, "Basic") {
-			return false
+			return -1
 		}
 		value = string(user)
 	}
-	given, same := sha256.Sum256([]byte(value)), false
-	for _, key := range r.keys {
+	given, index := sha256.Sum256([]byte(value)), -1
+	for i, key := range slices.Backward(r.keys) {
 		own := sha256.Sum256(key)
-		same = hmac.Equal(given[:], own[:]) || same
+		if hmac.Equal(given[:], own[:]) {
+			index = i
+		}
 	}
-	return same
+	return index
 }
 
 // readSignatures adds the signatures of a field's value, and the timestamp if it is there.
@@ -197,7 +205,7 @@ func (a *attempt) readFields(now time.Time) (reason string) {
 
 // verify returns why the signatures are not over this body, or "". An error is that of reading the
 // body or of reserving room.
-func (a attempt) verify(body Body, now time.Time) (reason string, err error) {
+func (a *attempt) verify(body Body, now time.Time) (reason string, err error) {
 	r := a.run
 	switch {
 	case r.static:
@@ -225,14 +233,15 @@ func (a attempt) verify(body Body, now time.Time) (reason string, err error) {
 
 // matches reports whether one of the signatures is that of one of the messages with one of the
 // secrets.
-func (a attempt) matches(messages ...func(io.Writer)) bool {
-	for _, key := range a.run.keys {
+func (a *attempt) matches(messages ...func(io.Writer)) bool {
+	for i, key := range a.run.keys {
 		for _, newHash := range a.run.hashes {
 			for _, write := range messages {
 				mac := hmac.New(newHash, key)
 				write(mac)
 				sum := mac.Sum(nil)
 				if slices.ContainsFunc(a.digests, func(digest []byte) bool { return hmac.Equal(sum, digest) }) {
+					a.fits = i
 					return true
 				}
 			}
@@ -242,7 +251,7 @@ func (a attempt) matches(messages ...func(io.Writer)) bool {
 }
 
 // write writes the bytes that are signed. A hash and a buffer have no errors.
-func (a attempt) write(to io.Writer, url string, body Body) {
+func (a *attempt) write(to io.Writer, url string, body Body) {
 	for _, p := range a.run.parts {
 		text := p.text
 		switch {
@@ -262,15 +271,16 @@ func (a attempt) write(to io.Writer, url string, body Body) {
 }
 
 // verifyPublic needs the message in one piece, as Ed25519 does.
-func (a attempt) verifyPublic(body Body) (string, error) {
+func (a *attempt) verifyPublic(body Body) (string, error) {
 	n := len(a.timestamp) + body.size()
 	if err := body.Reserve(n); err != nil {
 		return "", err
 	}
 	message := bytes.NewBuffer(make([]byte, 0, n))
 	a.write(message, "", body)
-	for _, isSigned := range a.run.publics {
+	for i, isSigned := range a.run.publics {
 		if isSigned(message.Bytes(), a.digests[0]) {
+			a.fits = i
 			return "", nil
 		}
 	}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 	"testing"
 
@@ -163,16 +164,30 @@ func TestTwilioForms(t *testing.T) {
 		{"https://a.example", "/x", "", "", "https://a.example/x", true},
 		{"https://a.example", "/x?bodySHA256=" + hash, "application/json", "{}", "https://a.example/x?bodySHA256=" + hash, true},
 		{"https://a.example", "/x?bodySHA256=" + hash, "application/json", "[]", "https://a.example/x?bodySHA256=" + hash, false},
-		{"https://a.example", "/x?bodySHA256=" + hash, form, "", "https://a.example/x?bodySHA256=" + hash, false},
-		{"https://a.example", "/x?bodySHA256=" + hash, form, "A=1", "https://a.example/x?bodySHA256=" + hash + "A1", false},
+		{"https://a.example", "/x?bodySHA256=" + hash, form, "", "https://a.example/x?bodySHA256=" + hash, true},
+		{"https://a.example", "/x?bodySHA256=" + hash, form, "A=1", "https://a.example/x?bodySHA256=" + hash + "A1", true}, // by its parameters
+		{"https://a.example", "/x?bodySHA256=" + hash, form, "{}", "https://a.example/x?bodySHA256=" + hash, false},
+		{"https://a.example", "/x?bodySHA256=" + hash + "&a=1", "application/json", "{}", "https://a.example/x?bodySHA256=" + hash + "&a=1", false},
+		{"https://a.example", "/x?a=1&bodySHA256=" + hash, "application/json", "{}", "https://a.example/x?a=1&bodySHA256=" + hash, true},
+		{"https://a.example", "/x?tBody&bodySHA256=" + hash + "&From1", "application/json", "{}", "https://a.example/x?tBody&bodySHA256=" + hash + "&From1", false},
+		{"https://a.example", "/x", form, "%3Fa=1", "https://a.example/x?a1", false}, // moved from the URL to a name
+		{"https://a.example", "/x", form, "s%26bodySHA256%3D1=", "https://a.example/xs&bodySHA256=1", false},
 		{"https://a.example", "/x?bodySHA256=" + hash + "&bodySHA256=" + hash, "", "{}", "https://a.example/x?bodySHA256=" + hash + "&bodySHA256=" + hash, false},
-		{"https://a.example", "/x?bodySHA256=" + hash + "&bodySHA256=" + hash, form, "A=1", "https://a.example/x?bodySHA256=" + hash + "&bodySHA256=" + hash + "A1", false},
+		{"https://a.example", "/x?bodySHA256=" + hash + "&bodySHA256=" + hash, form, "A=1", "https://a.example/x?bodySHA256=" + hash + "&bodySHA256=" + hash + "A1", true},
 		{"https://a.example", "/x", "application/json", "{}", "https://a.example/x{}", false},
 		{"https://a.example", "/x", "application/json", "\x00{}", "https://a.example/x", false},
 		{"https://a.example", "/x?bodySHA256=", "", "{}", "https://a.example/x?bodySHA256=", false},
 	} {
 		v := senders["twilio"].verifier(t, "twilio", func(c *signature.Config) { c.URLs = []string{test.url} })
-		r := &sent{secret: textSecret, method: "POST", target: test.target, body: test.body, header: http.Header{"Content-Type": {test.contentType}}}
+		method := "POST"
+		if test.body == "" && test.ok {
+			method = "GET"
+			post := &sent{secret: textSecret, method: "POST", target: test.target, header: http.Header{"X-Twilio-Signature": {inBase64(digest(newSHA1, textSecret, test.signed))}}}
+			if _, _, err := post.verify(t, start, v); err == nil {
+				t.Errorf("%+v: a POST without a body is verified", test)
+			}
+		}
+		r := &sent{secret: textSecret, method: method, target: test.target, body: test.body, header: http.Header{"Content-Type": {test.contentType}}}
 		r.header.Set("X-Twilio-Signature", inBase64(digest(newSHA1, textSecret, test.signed)))
 		if _, _, err := r.verify(t, start, v); (err == nil) != test.ok {
 			t.Errorf("%+v: %v", test, err)
@@ -300,5 +315,94 @@ func box(version, algorithm, primary, secondary string) map[string]string {
 		"BOX-SIGNATURE-VERSION": version, "BOX-SIGNATURE-ALGORITHM": algorithm, "BOX-DELIVERY-TIMESTAMP": stamp,
 		"BOX-SIGNATURE-PRIMARY":   inBase64(digest(sha256.New, primary, textBody, stamp)),
 		"BOX-SIGNATURE-SECONDARY": inBase64(digest(sha256.New, secondary, textBody, stamp)),
+	}
+}
+
+// What is done before the secret is known to be right is bounded: no body is needed in one piece, parsed
+// or sorted, but for the few senders whose signature is over a parsed body, and these have a limit.
+func TestBoundedWorkBeforeTheSignature(t *testing.T) {
+	limits := map[string]int{"twilio": 1 << 20, "adyen": 1 << 20}
+	wholes := []string{"convoy", "discord", "sendgrid"} // hash all of it, once more in compact form, or need it for a public key
+	for name, s := range senders {
+		v := s.verifier(t, name)
+		large := strings.Repeat("abc&1f0&", (2700<<10)/8)
+		if name == "adyen" {
+			large = `{"notificationItems":[` + strings.Repeat("0,", 1350<<10) + `0]}`
+		}
+		for _, size := range []int{len(large), 4 << 20} {
+			r := s.request(func(r *sent) {})
+			r.body = large[:min(size, len(large))]
+			pending, err := signature.Verifiers{v}.Begin(signature.Request{Method: r.method, Target: r.target, Header: r.header, HasBody: true}, start)
+			if err != nil {
+				continue // nothing is read
+			}
+			read, reserved, whole := 0, 0, false
+			_, _ = pending.Verify(signature.Body{
+				Pieces:  func(yield func([]byte) bool) { read += len(r.body); yield([]byte(r.body)) },
+				Whole:   func() ([]byte, error) { whole = true; return []byte(r.body), nil },
+				Reserve: func(n int) error { reserved += n; return nil },
+			})
+			if limit, limited := limits[name]; limited && len(r.body) > limit && (whole || reserved > 0) {
+				t.Errorf("%s: %d bytes are parsed before the signature is known", name, len(r.body))
+			}
+			if whole && limits[name] == 0 && !slices.Contains(wholes, name) || reserved > 2*len(r.body) || read > 8*len(r.body) {
+				t.Errorf("%s: of %d bytes, %d are read and %d reserved; whole: %v", name, len(r.body), read, reserved, whole)
+			}
+		}
+	}
+	pairs := strings.Repeat("a=1&", 1001)
+	v := senders["twilio"].verifier(t, "twilio")
+	r := senders["twilio"].request(func(r *sent) {})
+	r.body = pairs
+	if _, _, err := r.verify(t, start, v); err == nil || !strings.Contains(err.Error(), "1000 pairs") {
+		t.Errorf("1,001 pairs: %v", err)
+	}
+}
+
+// Either of Box's two fields is enough.
+func TestBoxFields(t *testing.T) {
+	s := senders["box"]
+	v := s.verifier(t, "box")
+	for _, primary := range []string{"absent", ""} {
+		r := s.request(func(*sent) {})
+		r.header.Set("BOX-SIGNATURE-SECONDARY", r.header.Get("BOX-SIGNATURE-PRIMARY"))
+		r.header.Del("BOX-SIGNATURE-PRIMARY")
+		if primary == "" {
+			r.header.Set("BOX-SIGNATURE-PRIMARY", "")
+		}
+		if _, _, err := r.verify(t, start, v); err != nil {
+			t.Errorf("with the secondary signature alone, the primary %q: %v", primary, err)
+		}
+		r.header.Set("BOX-SIGNATURE-SECONDARY", inBase64(strings.Repeat("x", 32)))
+		if _, _, err := r.verify(t, start, v); err == nil {
+			t.Error("a wrong secondary signature is verified")
+		}
+	}
+}
+
+// The secret that fits is told apart, of several the first of the configuration.
+func TestVerifiedSecret(t *testing.T) {
+	label := func(v *signature.Verifier, secret string) string {
+		r := senders["github"].request(func(r *sent) { r.secret = secret })
+		found, _, err := r.verify(t, start, v)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return found.Secret
+	}
+	with := func(secrets ...string) *signature.Verifier {
+		v, err := signature.New(signature.Config{Provider: "github", Secrets: secrets})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return v
+	}
+	old, next := label(with("old"), "old"), label(with("next"), "next")
+	if old == next || old == "" || strings.Contains(old, "old") {
+		t.Errorf("the labels are %q and %q", old, next)
+	}
+	both := with("old", "next")
+	if label(both, "old") != old || label(both, "next") != next || label(with("next", "old"), "old") != old {
+		t.Error("a label depends on the other secrets")
 	}
 }

@@ -35,7 +35,7 @@ func readConvoy(a *attempt, value string, now time.Time) string {
 
 // verifyConvoy checks the body as it was received, and then its compact JSON: Convoy signs that,
 // and sends what its producer has given it.
-func verifyConvoy(a attempt, body Body) (string, error) {
+func verifyConvoy(a *attempt, body Body) (string, error) {
 	raw, err := body.Whole()
 	if err != nil {
 		return "", err

@@ -57,7 +57,7 @@ type scheme struct {
 	size      int
 	// read is in place of what Format says, and verify of what Signed says.
 	read   func(a *attempt, value string, now time.Time) (reason string)
-	verify func(a attempt, body Body) (reason string, err error)
+	verify func(a *attempt, body Body) (reason string, err error)
 	how    string // in words, if there is more to say than the row does
 }
 
@@ -89,6 +89,7 @@ type runner struct {
 	timed   bool // whether requests may have a timestamp that is signed
 	keys    [][]byte
 	publics []publicKey
+	labels  []string // hashes of the keys or of the public keys
 	urls    []string
 	within  time.Duration
 }
@@ -169,7 +170,9 @@ func parseSigned(text string, own bool) (parts []part, err error) {
 		p := part{place: text[at[0]:at[1]]}
 		name, isField := strings.CutPrefix(p.place, fieldPrefix)
 		if name, closed := strings.CutSuffix(name, "}"); isField && closed && httpguts.ValidHeaderFieldName(name) {
-			p.field = name
+			if p.field = name; strings.EqualFold(name, "Host") {
+				return nil, fmt.Errorf("signed %q has the field Host, which a server removes from the header, so that no request would verify; leave it out", text)
+			}
 		} else if p.place != placeBody && p.place != placeTime && (p.place != placeURL || own) {
 			return nil, fmt.Errorf("signed %q has %s; the placeholders are {body}, {timestamp} and {http.request.header.<Field>}", text, p.place)
 		}
@@ -178,7 +181,7 @@ func parseSigned(text string, own bool) (parts []part, err error) {
 		}
 		if before := text[end:at[0]]; before != "" {
 			parts = append(parts, part{text: before})
-		} else if own && end > 0 {
+		} else if own && end > 0 && p.place != placeTime && parts[len(parts)-1].place != placeTime { // which has a fixed form
 			return nil, fmt.Errorf("signed %q has %s right behind another placeholder: bytes could move from one to the other under the same signature; they need a text between them", text, p.place)
 		}
 		parts, end = append(parts, p), at[1]

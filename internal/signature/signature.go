@@ -97,6 +97,9 @@ type Verified struct {
 	// ID is the delivery ID that the signature covers, where it covers a header field that has it.
 	// Then the key has to be made of this ID, and of no other field that a forger could add.
 	ID string
+	// Secret is a hash of the secret or public key that fits, of several the first of the
+	// configuration.
+	Secret string
 }
 
 // Begin looks at all but the body. Its error is a [Refusal]: no verifier finds what may be a
@@ -123,21 +126,27 @@ func (all Verifiers) Begin(r Request, now time.Time) (Pending, error) {
 	return p, nil
 }
 
-// Verify checks the signatures over the body. Its error is a [Refusal] if none is right, or that of
+// Verify checks the signatures over the body. It returns all senders whose signatures are right:
+// several, if they have the same secret. Its error is a [Refusal] if there is none, or that of
 // [Body.Whole] or [Body.Reserve].
-func (p Pending) Verify(body Body) (Verified, error) {
+func (p Pending) Verify(body Body) ([]Verified, error) {
 	var reasons []string
-	for _, a := range p.attempts {
+	var by []Verified
+	for i := range p.attempts {
+		a := &p.attempts[i]
 		reason, err := a.verify(body, p.now)
 		if err != nil {
-			return Verified{}, err
+			return nil, err
 		}
 		if reason == "" {
-			return Verified{Provider: a.of.row.Name, ID: a.request.Header.Get(a.run.id)}, nil
+			by = append(by, Verified{Provider: a.of.row.Name, ID: a.request.Header.Get(a.run.id), Secret: a.run.labels[a.fits]})
 		}
 		reasons = append(reasons, a.of.label()+": "+reason)
 	}
-	return Verified{}, Refusal(strings.Join(reasons, "; "))
+	if len(by) == 0 {
+		return nil, Refusal(strings.Join(reasons, "; "))
+	}
+	return by, nil
 }
 
 // begin returns the attempt at the request, or the reason why there is none.

@@ -4,40 +4,49 @@ import (
 	"bytes"
 	"cmp"
 	"crypto/sha256"
+	"fmt"
 	"io"
 	"mime"
+	"net/http"
 	"net/url"
 	"regexp"
 	"slices"
 	"strings"
 )
 
+// What is done for a form, and for a notification of Adyen, before its signature is known to be right.
+const (
+	maxTwilioForm  = 1 << 20
+	maxTwilioPairs = 1000
+	maxAdyenBody   = 1 << 20
+)
+
 // verifyTwilio checks a signature over the URL as it is registered and the body: a form as its
-// sorted parameters, anything else by its hash in the URL. What it covers cannot be told apart:
-// bytes can move between a parameter's name and its value, and between URL and parameters.
-func verifyTwilio(a attempt, body Body) (string, error) {
-	hash := parameters(a.request.Target, "bodySHA256")
+// sorted parameters, anything else by its hash in the last parameter of the URL. A form is never
+// verified by a hash, which its sender may have written into a text message. Bytes can still move
+// between a parameter's name and its value.
+func verifyTwilio(a *attempt, body Body) (string, error) {
 	var form []byte
-	switch {
-	case len(hash) > 1:
-		return "the query has bodySHA256 more than once", nil
-	case len(hash) == 1:
-		sum := sha256.New()
-		for piece := range body.Pieces {
-			sum.Write(piece)
-		}
-		if !bytes.Equal(decodeText(hash[0], "hex"), sum.Sum(nil)) {
-			return "the body is not the one of bodySHA256", nil
-		}
-	case body.size() == 0:
+	switch size := body.size(); {
+	case size == 0 && a.request.Method != http.MethodGet:
+		return "the body is empty, and the method is not GET", nil
+	case size == 0:
 	case !isForm(a.request.Header.Get("Content-Type")):
-		return "the body is not a form, and the query has no bodySHA256", nil
+		if reason := checkBodyHash(a.request.Target, body); reason != "" {
+			return reason, nil
+		}
 	default:
+		pairs := 1
+		for piece := range body.Pieces {
+			pairs += bytes.Count(piece, []byte("&"))
+		}
+		if size > maxTwilioForm || pairs > maxTwilioPairs {
+			return fmt.Sprintf("the form is larger than %d bytes or %d pairs", maxTwilioForm, maxTwilioPairs), nil
+		}
 		raw, err := body.Whole()
 		if err != nil {
 			return "", err
 		}
-		pairs := 1 + bytes.Count(raw, []byte("&"))
 		if err := body.Reserve(3*len(raw) + 32*pairs); err != nil { // as text, unescaped, and joined
 			return "", err
 		}
@@ -59,6 +68,24 @@ func verifyTwilio(a attempt, body Body) (string, error) {
 	return "", nil
 }
 
+// checkBodyHash compares a body with its hash, which has to be the last parameter of the target.
+func checkBodyHash(target string, body Body) string {
+	hash := parameters(target, "bodySHA256")
+	_, query, _ := strings.Cut(target, "?")
+	last := query[strings.LastIndex(query, "&")+1:]
+	if len(hash) != 1 || last != "bodySHA256="+hash[0] {
+		return "the body is not a form, and bodySHA256 is not the last parameter of the query, once"
+	}
+	sum := sha256.New()
+	for piece := range body.Pieces {
+		sum.Write(piece)
+	}
+	if !bytes.Equal(decodeText(hash[0], "hex"), sum.Sum(nil)) {
+		return "the body is not the one of bodySHA256"
+	}
+	return ""
+}
+
 func isForm(contentType string) bool {
 	media, _, err := mime.ParseMediaType(contentType)
 	return err == nil && media == "application/x-www-form-urlencoded"
@@ -72,7 +99,7 @@ func sortedForm(body string, n int) (form []byte, ok bool) {
 		name, value, _ := strings.Cut(text, "=")
 		name, err := url.QueryUnescape(name)
 		value, err2 := url.QueryUnescape(value)
-		if err != nil || err2 != nil {
+		if err != nil || err2 != nil || strings.ContainsAny(name, "/?&=#") { // a part of the URL
 			return nil, false
 		}
 		pairs = append(pairs, [2]string{name, value})

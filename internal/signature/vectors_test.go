@@ -76,6 +76,9 @@ func TestVectorsOfVendors(t *testing.T) {
 		}
 		tried++
 		want := v.Valid
+		if v.Provider == "twilio" && v.Variant == "empty-body" {
+			want = false // a form that was moved into the URL looks like it, and its body would be unsigned
+		}
 		switch v.Strength {
 		case "should-refuse":
 			want = false

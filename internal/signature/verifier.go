@@ -2,6 +2,8 @@ package signature
 
 import (
 	"cmp"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"time"
@@ -130,6 +132,12 @@ func (v *Verifier) check(config Config, known bool) error {
 	return nil
 }
 
+// labelOf returns a hash of a secret or a public key.
+func labelOf(secret []byte) string {
+	sum := sha256.Sum256(append([]byte("caddy-dedup verified by v1 "), secret...))
+	return hex.EncodeToString(sum[:16])
+}
+
 // addKeys adds the secrets and public keys that are of this scheme.
 func (r *runner) addKeys(config Config, label string) error {
 	for i, secret := range config.Secrets {
@@ -140,14 +148,14 @@ func (r *runner) addKeys(config Config, label string) error {
 		if err != nil {
 			return fmt.Errorf("secret %d of %s %w", i+1, label, err)
 		}
-		r.keys = append(r.keys, key)
+		r.keys, r.labels = append(r.keys, key), append(r.labels, labelOf(key))
 	}
 	for i, text := range config.PublicKeys {
 		key, err := r.publicKey(text)
 		if err != nil {
 			return fmt.Errorf("public_key %d of %s %w", i+1, label, err)
 		}
-		r.publics = append(r.publics, key)
+		r.publics, r.labels = append(r.publics, key), append(r.labels, labelOf([]byte(text)))
 	}
 	return nil
 }

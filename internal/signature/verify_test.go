@@ -51,7 +51,10 @@ func (r *sent) verify(t testing.TB, now time.Time, v ...*signature.Verifier) (fo
 	pending, err := signature.Verifiers(v).Begin(signature.Request{Method: r.method, Target: r.target, Header: r.header, HasBody: r.body != ""}, now)
 	early = err != nil
 	if err == nil {
-		found, err = pending.Verify(signature.BodyOf([]byte(r.body)))
+		var all []signature.Verified
+		if all, err = pending.Verify(signature.BodyOf([]byte(r.body))); err == nil {
+			found = all[0]
+		}
 	}
 	if refusal, is := errors.AsType[signature.Refusal](err); err != nil && (!is || refusal == "") {
 		t.Errorf("the error %v is no refusal with a reason", err)

@@ -1,0 +1,260 @@
+package caddymodule
+
+import (
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
+)
+
+// signedWith returns the HMAC of a text in hex.
+func signedWith(secret, text string) string {
+	mac := hmac.New(sha256.New, []byte(secret))
+	_, _ = mac.Write([]byte(text))
+	return hex.EncodeToString(mac.Sum(nil))
+}
+
+// captured is a genuine request that somebody without the secret sends again.
+type captured struct {
+	target, body string
+	header       []string
+}
+
+func (c captured) request(change func(r *http.Request)) *http.Request {
+	r := httptest.NewRequest(http.MethodPost, "http://hooks.example.com"+c.target, strings.NewReader(c.body))
+	r.RequestURI = c.target
+	for i := 0; i < len(c.header); i += 2 {
+		r.Header.Add(c.header[i], c.header[i+1])
+	}
+	change(r)
+	return r
+}
+
+// at returns a change of the target.
+func at(target string) func(r *http.Request) {
+	return func(r *http.Request) {
+		other := httptest.NewRequest(http.MethodPost, target, nil)
+		r.URL, r.RequestURI = other.URL, target
+		if other.URL.Host != "" {
+			r.Host = other.URL.Host
+		}
+	}
+}
+
+func field(name, value string) func(r *http.Request) {
+	return func(r *http.Request) { r.Header.Set(name, value) }
+}
+
+// unsignedChanges are what a sender has not signed of a request for /webhooks/x.
+var unsignedChanges = map[string]func(r *http.Request){
+	"nothing": func(*http.Request) {},
+	"gRPC": func(r *http.Request) {
+		r.Proto, r.ProtoMajor, r.ProtoMinor = "HTTP/2.0", 2, 0
+		r.Header.Set("Content-Type", "application/grpc")
+	},
+	"gRPC with a format": func(r *http.Request) {
+		r.Proto, r.ProtoMajor, r.ProtoMinor = "HTTP/2.0", 2, 0
+		r.Header.Set("Content-Type", "application/grpc+proto")
+	},
+	"PUT":                 func(r *http.Request) { r.Method = "PUT" },
+	"GET":                 func(r *http.Request) { r.Method = "GET" },
+	"HEAD":                func(r *http.Request) { r.Method = "HEAD" },
+	"DELETE":              func(r *http.Request) { r.Method = "DELETE" },
+	"OPTIONS":             func(r *http.Request) { r.Method = "OPTIONS" },
+	"a method of its own": func(r *http.Request) { r.Method = "FROB" },
+	"post":                func(r *http.Request) { r.Method = "post" },
+	"a port":              func(r *http.Request) { r.Host = "hooks.example.com:1" },
+	"another host":        func(r *http.Request) { r.Host = "other.test" },
+	"no host":             func(r *http.Request) { r.Host = "" },
+	"an escape":           at("/webhooks/%78"),
+	"an escaped slash":    at("/webhooks%2Fx"),
+	"two slashes":         at("//webhooks/x"),
+	"slashes inside":      at("/webhooks//x"),
+	"a dot segment":       at("/webhooks/./x"),
+	"two dot segments":    at("/webhooks/y/../x"),
+	"escaped dots":        at("/webhooks/%2e/x"),
+	"upper case":          at("/WEBHOOKS/X"),
+	"a query":             at("/webhooks/x?again=1"),
+	"an absolute target":  at("http://other.test:8080/webhooks/x"),
+	"a content type":      field("Content-Type", "text/plain"),
+	"a user":              field("Authorization", "Bearer other"),
+	"a key of its own":    field("Idempotency-Key", "other"),
+	"a run in front":      field("Dedup-Execution-Id", "0199b8a2-7d1c-7000-8000-000000000000"),
+	"force":               field("X-Force", "true"),
+	"another sender's ID": field("X-GitHub-Delivery", "other"),
+	"an upgrade":          func(r *http.Request) { r.Header.Set("Connection", "Upgrade"); r.Header.Set("Upgrade", "websocket") },
+	"an expectation":      field("Expect", "100-continue"),
+	"a handshake's field": field("Twitch-Eventsub-Message-Type", "webhook_callback_verification"),
+	"a second such field": func(r *http.Request) {
+		r.Header["Twitch-Eventsub-Message-Type"] = []string{"notification", "webhook_callback_verification"}
+	},
+	"another secret of handshakes": field("X-Hook-Secret", "x"),
+}
+
+// A captured request gets the first response, whatever is changed in it that its sender has not signed.
+func TestCapturedRequestIsReplayed(t *testing.T) {
+	t.Setenv("TEST_SECRET", "secret")
+	now := time.Now()
+	const event = `{"id":"evt_1","type":"paid"}`
+	for name, c := range map[string]struct {
+		site string
+		captured
+		// but are the changes that run again, each for a reason of its own.
+		but []string
+	}{
+		"stripe": {"dedup stripe {\nverify {env.TEST_SECRET}\n}", captured{"/webhooks/x", event, []string{
+			"Stripe-Signature", fmt.Sprintf("t=%d,v1=%s", now.Unix(), signedWith("secret", fmt.Sprintf("%d.%s", now.Unix(), event))),
+		}}, nil},
+		"standard_webhooks": {"dedup standard_webhooks {\nverify {env.TEST_STANDARD}\n}", captured{"/webhooks/x", event, []string{
+			"webhook-id", "msg_1", "webhook-timestamp", fmt.Sprint(now.Unix()), "webhook-signature", standardSignature("msg_1", now, event),
+		}}, nil},
+		"twitch": {"dedup twitch {\nverify {env.TEST_SECRET}\n}", captured{"/webhooks/x", event, []string{
+			"Twitch-Eventsub-Message-Id", "m1", "Twitch-Eventsub-Message-Timestamp", now.UTC().Format(time.RFC3339), "Twitch-Eventsub-Message-Type", "notification",
+			"Twitch-Eventsub-Message-Signature", "sha256=" + signedWith("secret", "m1"+now.UTC().Format(time.RFC3339)+event),
+		}}, nil},
+		"asana": {"dedup asana {\nverify {env.TEST_SECRET}\n}", captured{"/webhooks/x", `{"events":[{"a":1}]}`, []string{"X-Hook-Signature", signedWith("secret", `{"events":[{"a":1}]}`)}}, nil},
+		"content": {"dedup {\nmode webhook\nkey content\nverify hmac {\nsecret {env.TEST_SECRET}\nheader X-Signature\n}\n}", captured{"/webhooks/x", event, []string{
+			"X-Signature", signedWith("secret", event),
+		}}, nil},
+		"a member": {"dedup {\nmode webhook\nkey json /id\nverify hmac {\nsecret {env.TEST_SECRET}\nheader X-Signature\n}\n}", captured{"/webhooks/x", event, []string{
+			"X-Signature", signedWith("secret", event),
+		}}, nil},
+		"an API": {"dedup {\nmode api\nfingerprint none\nkey json /id\nverify hmac {\nsecret {env.TEST_SECRET}\nheader X-Signature\n}\n}", captured{"/webhooks/x", event, []string{
+			"X-Signature", signedWith("secret", event),
+		}}, []string{"a user"}}, // of which a line at the start warns
+	} {
+		t.Setenv("TEST_STANDARD", "whsec_c2VjcmV0")
+		for changed, change := range unsignedChanges {
+			for _, matcher := range []string{"/webhooks/x", "/webhooks/*"} {
+				address, runs := upstream(t, answers(201, "first"))
+				s := serve(t, "handle "+matcher+" {", c.site, "reverse_proxy "+address, "}")
+				send := func(change func(r *http.Request)) *httptest.ResponseRecorder {
+					w := httptest.NewRecorder()
+					s.Config.Handler.ServeHTTP(w, c.request(change))
+					return w
+				}
+				if first := send(func(*http.Request) {}); first.Code != 201 || runs.Load() != 1 {
+					t.Fatalf("%s: the genuine request got %d %s after %d runs", name, first.Code, first.Body, runs.Load())
+				}
+				again := send(change)
+				want := int64(1)
+				if slices.Contains(c.but, changed) {
+					want = 2
+				}
+				if runs.Load() != want {
+					t.Errorf("%s under %s, sent again with %s: %d runs, and got %d", name, matcher, changed, runs.Load(), again.Code)
+				}
+				s.stop()
+			}
+		}
+	}
+}
+
+// CONNECT has nothing that could be signed.
+func TestVerifyRefusesConnect(t *testing.T) {
+	t.Setenv("TEST_SECRET", "secret")
+	s := serve(t, "dedup github {", "verify {env.TEST_SECRET}", "}", "respond reached")
+	r := httptest.NewRequest(http.MethodConnect, "/", strings.NewReader("x"))
+	r.Header.Set("X-Hub-Signature-256", githubSignature("secret", "x"))
+	w := httptest.NewRecorder()
+	s.Config.Handler.ServeHTTP(w, r)
+	if w.Code != 401 {
+		t.Errorf("got %d %s", w.Code, w.Body)
+	}
+}
+
+// The keys of a verified handler are its own: neither a handler without verify, nor another endpoint
+// of the sender with a secret of its own, uses them up; on one host and on two.
+func TestVerifiedKeysAreApart(t *testing.T) {
+	t.Setenv("TEST_A", "a")
+	t.Setenv("TEST_B", "b")
+	const event = `{"id":"evt_1","type":"paid"}`
+	signed := func(secret string) []string {
+		now := time.Now().Unix()
+		return []string{"Stripe-Signature", fmt.Sprintf("t=%d,v1=%s", now, signedWith(secret, fmt.Sprintf("%d.%s", now, event)))}
+	}
+	for _, scope := range []string{"", "scope shared", "scope {http.request.orig_uri.path}"} {
+		address, runs := upstream(t, answers(201, "done"))
+		s := serve(t, "@a header X-Endpoint a", "@b header X-Endpoint b", "@open header X-Endpoint open", "route {",
+			"dedup @open stripe {", scope, "}", "dedup @a stripe {", scope, "verify {env.TEST_A}", "}", "dedup @b stripe {", scope, "verify {env.TEST_B}", "}",
+			"reverse_proxy "+address, "}")
+		for i, endpoint := range []string{"open", "a", "b", "a"} {
+			header := []string{"X-Endpoint", endpoint}
+			if endpoint == "open" {
+				header = append(header, "Stripe-Signature", "t=1,v1=00")
+			} else {
+				header = append(header, signed(endpoint)...)
+			}
+			if got := s.mustPost("", event, header...); got.status != 201 {
+				t.Errorf("%q: %s got %+v", scope, endpoint, got)
+			}
+			if want := min(int64(i+1), 3); runs.Load() != want {
+				t.Errorf("%q: after the request to %s there are %d runs, want %d", scope, endpoint, runs.Load(), want)
+			}
+		}
+		s.stop()
+	}
+}
+
+// Of senders with one secret, the one whose own fields a request has has sent it.
+func TestEqualSecrets(t *testing.T) {
+	t.Setenv("TEST_SECRET", "secret")
+	const body = `{"object":"page","entry":[{"messaging":[{"message":{"mid":"m1"},"timestamp":1}]}]}`
+	for providers, requests := range map[string][][]string{
+		"jira bitbucket": {
+			{"X-Atlassian-Webhook-Identifier", "j1", "X-Hub-Signature", githubSignature("secret", body), "want", "jira"},
+			{"X-Request-UUID", "b1", "X-Event-Key", "repo:push", "X-Hub-Signature", githubSignature("secret", body), "want", "bitbucket"},
+		},
+		"github meta": {
+			{"X-GitHub-Delivery", "g1", "X-Hub-Signature-256", githubSignature("secret", body), "want", "github"},
+			{"X-Hub-Signature-256", githubSignature("secret", body), "want", "meta"},
+		},
+	} {
+		names := strings.Fields(providers)
+		for _, order := range [][]string{names, {names[1], names[0]}} {
+			address, runs := upstream(t, answers(201, "done"))
+			s := serve(t, "header >X-Provider {http.dedup.provider}", "dedup "+strings.Join(order, " ")+" {",
+				"verify "+order[0]+" {env.TEST_SECRET}", "verify "+order[1]+" {env.TEST_SECRET}", "}", "reverse_proxy "+address)
+			for _, header := range requests {
+				runs.Store(0)
+				want := header[len(header)-1]
+				for range 2 {
+					if got := s.mustPost("", body, header[:len(header)-2]...); got.status != 201 || got.header.Get("X-Provider") != want {
+						t.Errorf("%v: %s got %d as %q", order, want, got.status, got.header.Get("X-Provider"))
+					}
+				}
+				if runs.Load() != 1 {
+					t.Errorf("%v: %s ran %d times", order, want, runs.Load())
+				}
+			}
+			s.stop()
+		}
+	}
+}
+
+// In mode api a captured request runs again for another caller, unless the sender signs the caller. The
+// start shows the line to write.
+func TestUnsignedCallerWarning(t *testing.T) {
+	for lines, warned := range map[string]bool{
+		"mode api\nverify hmac {\nsecret {env.TEST_SECRET}\nheader X-S\n}":                                                    true,
+		"mode api\nverify hmac {\nsecret {env.TEST_SECRET}\nheader X-S\nsigned {http.request.header.authorization}.{body}\n}": false,
+		"mode api\nscope {http.request.header.X-Tenant}\nverify hmac {\nsecret {env.TEST_SECRET}\nheader X-S\n}":              false,
+		"mode webhook\nverify hmac {\nsecret {env.TEST_SECRET}\nheader X-S\n}":                                                false,
+	} {
+		h := new(Handler)
+		if err := h.UnmarshalCaddyfile(caddyfile.NewTestDispenser("dedup {\nkey json /id\n" + lines + "\n}")); err != nil {
+			t.Fatal(err)
+		}
+		if field := h.unsignedCaller(); (field != "") != warned {
+			t.Errorf("%q: warned of %q, want %v", lines, field, warned)
+		}
+	}
+}
