@@ -23,6 +23,7 @@ import (
 	"github.com/caddy-dedup/caddy-dedup/caddymodule"
 	"github.com/caddy-dedup/caddy-dedup/internal/admin"
 	"github.com/caddy-dedup/caddy-dedup/internal/delivery"
+	"github.com/caddy-dedup/caddy-dedup/internal/signature"
 )
 
 var proxyCommand = caddycmd.Command{
@@ -425,7 +426,17 @@ func (p *proxy) unsignedNote() string {
 	if len(p.handler.Verify) == 0 || len(p.paths) > 0 || p.handler.Observe {
 		return ""
 	}
-	return "every request without a valid signature gets 401; with --path, requests for other paths pass"
+	note := "every request without a valid signature gets 401"
+	var challenging []string
+	for _, v := range p.handler.Verify {
+		if sender, _ := signature.ProviderNamed(v.Provider); sender.Challenges() {
+			challenging = append(challenging, v.Provider)
+		}
+	}
+	if len(challenging) > 0 {
+		note += ", except the challenges of " + strings.Join(challenging, " and ")
+	}
+	return note + "; with --path, requests for other paths pass"
 }
 
 // run prints the Caddyfile of the flags, or runs it and does not return.

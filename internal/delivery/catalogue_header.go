@@ -192,7 +192,7 @@ var knownByHeader = []Provider{
 		// A message's or call's SID is that of all events about it.
 		Sources: []Source{headerSource("I-Twilio-Idempotency-Token")},
 		Fact:    "https://github.com/twilio/twilio-agent-connect-python",
-		Note:    "A duplicate needs the TwiML of the first answer: leave on_duplicate at replay. A webhook set to GET passes: choose POST.",
+		Note:    "A duplicate needs the TwiML of the first answer: leave on_duplicate at replay. A webhook set to GET passes, except under `verify`: choose POST.",
 	},
 	{
 		Name: "twitch", Title: "Twitch EventSub", Verified: true, Read: firstReading,
@@ -207,6 +207,6 @@ var knownByHeader = []Provider{
 		// the API, that an invocation has one attempt or several.
 		// X-Zendesk-Webhook-Id names the hook: it is the same in every delivery.
 		Sources: []Source{headerSource("X-Zendesk-Webhook-Invocation-Id")},
-		Note:    "For triggers set to PUT or DELETE write `methods POST PATCH PUT DELETE`. Set to GET, they pass.",
+		Note:    "For triggers set to PUT or DELETE write `methods POST PATCH PUT DELETE`. Set to GET, they pass. Under `verify`, all methods are deduplicated.",
 	},
 }

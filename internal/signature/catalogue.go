@@ -86,7 +86,7 @@ func isPlainToken(secret string) bool { return !isSigningToken(secret) }
 var catalogue = []Provider{
 	{Name: "adyen", ID: inPart, schemes: rows(scheme{
 		Scheme: Scheme{Encoding: "base64", SecretEncoding: "hex"}, verify: verifyAdyen, how: "HMAC-SHA256 (base64) in each item, over eight of its members",
-	}), Note: "Dates and reasons of an item are not signed. Webhooks of Adyen's platforms, with HmacSignature in the header, are not covered."},
+	}), Note: "Dates and reasons of an item are not signed, nor is how many items a notification has. One of more than 1 MiB is refused. Webhooks of Adyen's platforms, with HmacSignature in the header, are not covered."},
 	{Name: "asaas", ID: nothingSigned, schemes: rows(equal("asaas-access-token"))},
 	{Name: "asana", schemes: rows(inHex("X-Hook-Signature")), Handshake: unsignedIsRefused + "POST with X-Hook-Secret, which is the secret"},
 	// From hookdeck's notes: the provider's page names only static fields.
@@ -136,7 +136,8 @@ var catalogue = []Provider{
 	{Name: "notion", schemes: rows(asGitHub("X-Notion-Signature")), Handshake: unsignedIsRefused + "POST with verification_token, which is the secret"},
 	// The field is from the provider's page, hash and encoding from a gist.
 	{Name: "nylas", Source: secondaryInPart, schemes: rows(inHex("X-Nylas-Signature")),
-		challenge: challenge{method: "GET", parameter: "challenge"}, Handshake: unsignedPasses + "GET with challenge"},
+		challenge: challenge{method: "GET", parameter: "challenge"}, Handshake: unsignedPasses + "GET with challenge",
+		Note: "Compressed deliveries have no key, as their JSON is not read: use [a key of what is signed](#a-key-of-what-is-signed)."},
 	{Name: "okta", ID: nothingSigned, schemes: rows(equal("Authorization")),
 		challenge: challenge{method: "GET", field: "X-Okta-Verification-Challenge"}, Handshake: unsignedPasses + "GET with X-Okta-Verification-Challenge"},
 	{Name: "openai", Within: fiveMinutes, schemes: rows(standard("webhook-", secretWhsecOrText))},
@@ -168,8 +169,9 @@ var catalogue = []Provider{
 	{Name: "twilio", ID: notID, schemes: rows(scheme{
 		Scheme: Scheme{Header: "X-Twilio-Signature", Encoding: "base64", Signed: "{url}{body}"}, verify: verifyTwilio,
 		how: "HMAC-SHA1 (base64) in X-Twilio-Signature, over the URL and the sorted form, or the URL with the body's hash",
-	}.sha1()), Note: "`url` is the origin, with user and password; path and query are the request's. A body that is not a form needs bodySHA256 in the query. " +
-		"Whoever has a genuine request can move bytes between the names and values of its form."},
+	}.sha1()), Note: "`url` is the origin, with user and password; path and query are the request's. A body that is not a form needs bodySHA256 as the last parameter of the query. " +
+		"A form of more than 1,000 pairs or 1 MiB and a POST without a body are refused. " +
+		"Whoever has a genuine request can move bytes between the names and values of its form, and from its beginning to the query."},
 	{Name: "twitch", Within: tenMinutes, schemes: rows(scheme{
 		Scheme: Scheme{Header: "Twitch-Eventsub-Message-Signature", Format: "sha256={signature}"}, id: "Twitch-Eventsub-Message-Id",
 	}.over(fieldPrefix+"Twitch-Eventsub-Message-Id}{timestamp}{body}", "Twitch-Eventsub-Message-Timestamp", "rfc3339")), Handshake: signedHandshake},

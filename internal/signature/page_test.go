@@ -44,11 +44,13 @@ The signatures that [%[1]sverify%[1]s](directive.md#verify) can check. [Security
 
 %[1]s%[1]s%[1]scaddyfile
 hooks.example.com {
-	dedup /webhooks/* github stripe {
-		verify github {env.GITHUB_SECRET}
-		verify stripe {env.STRIPE_SECRET}
+	handle /webhooks {
+		dedup github stripe {
+			verify github {env.GITHUB_SECRET}
+			verify stripe {env.STRIPE_SECRET}
+		}
+		reverse_proxy localhost:3000
 	}
-	reverse_proxy localhost:3000
 }
 %[1]s%[1]s%[1]s
 
@@ -68,16 +70,18 @@ Where a second run under another ID would do harm, make the key of the body, whi
 
 %[1]s%[1]s%[1]scaddyfile
 hooks.example.com {
-	dedup /webhooks/* {
-		mode webhook
-		key content github
-		verify hmac {
-			secret {env.GITHUB_SECRET}
-			header X-Hub-Signature-256
-			format sha256={signature}
+	handle /webhooks/github {
+		dedup {
+			mode webhook
+			key content github
+			verify hmac {
+				secret {env.GITHUB_SECRET}
+				header X-Hub-Signature-256
+				format sha256={signature}
+			}
 		}
+		reverse_proxy localhost:3000
 	}
-	reverse_proxy localhost:3000
 }
 %[1]s%[1]s%[1]s
 `

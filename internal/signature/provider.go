@@ -69,6 +69,9 @@ func (p Provider) complete() Provider {
 	return p
 }
 
+// Challenges reports whether it sends challenges that pass unsigned.
+func (p Provider) Challenges() bool { return p.challenge.method != "" }
+
 // PublicKey reports whether it takes a public key in place of a secret.
 func (p Provider) PublicKey() bool { return p.has(func(s scheme) bool { return s.publicKey != nil }) }
 
