@@ -68,7 +68,7 @@ func TestScopeUnlistedIdentity(t *testing.T) {
 		"an email":              {"", append(known, "X-Goog-Authenticated-User-Email", "a"), "X-Goog-Authenticated-User-Email"},
 		"empty":                 {"", append(known, "X-User", ""), ""},
 		"listed":                {"", append(known, "X-Forwarded-User", "a"), ""},
-		"a user agent":          {"", append(known, "X-User-Agent", "a", "X-Original-User-Agent", "a"), ""},
+		"a user agent":          {"", append(known, "X-User-Agent", "a", "X-Original-User-Agent", "a", "X-User-Agent-Version", "a"), ""},
 		"no word of it":         {"", append(known, "X-Usermode", "a", "User", "a", "X-Request-Id", "a"), ""},
 		"written as caller":     {"caller {http.request.header.x-user}", append(known, "X-User", "a"), ""},
 		"the key":               {"key header X-User-Key", append(known, "X-User-Key", "a"), ""},
@@ -130,6 +130,7 @@ func TestConnectionTakesNoKeyAway(t *testing.T) {
 		"dedup":        {"Idempotency-Key", "Authorization", "X-Api-Key", "X-Webauth-User", "Stripe-Account"},
 		"dedup github": {"X-Github-Delivery", "X-Github-Hook-Id"},
 		"dedup {\nkey parts p {\nheader X-Id\nvalue {http.request.header.X-Part}\n}\ncaller {http.request.header.X-Who}\n}": {"X-Id", "X-Part", "X-Who"},
+		"dedup {\ncaller {http.request.cookie.session}\n}":                                                                  {"Idempotency-Key", "Cookie"},
 	} {
 		var got http.Header
 		address, _ := upstream(t, func(_ http.ResponseWriter, r *http.Request, _ int) { got = r.Header })

@@ -32,6 +32,7 @@ func TestDuplicatesThatDiffer(t *testing.T) {
 		"two events":                {site: order, first: `{"order_id":1,"state":"paid"}`, second: `{"order_id":1,"state":"shipped"}`, differs: true},
 		"a retry":                   {site: order, first: `{"order_id":1,"state":"paid"}`, second: `{"order_id":1,"state":"paid"}`},
 		"a retry, written anew":     {site: order, first: `{"order_id":1,"state":"paid"}`, second: ` {"state":"paid", "order_id":1}`},
+		"no canonical form":         {site: order, first: `{"order_id":1,"t":"hi \ud83d","state":"paid"}`, second: `{"order_id":1,"t":"hi \ud83d","state":"shipped"}`, differs: true},
 		"a retry with a new time":   {site: order + "\nexclude /sent_at", first: `{"order_id":1,"sent_at":1}`, second: `{"order_id":1,"sent_at":2}`},
 		"encrypted":                 {site: order, global: "encrypt {env.TEST_KEY}", first: `{"order_id":1,"state":"paid"}`, second: `{"order_id":1,"state":"shipped"}`, differs: true},
 		"encrypted, a retry":        {site: order, global: "encrypt {env.TEST_KEY}", first: `{"order_id":1}`, second: `{"order_id":1}`},

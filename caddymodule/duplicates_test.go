@@ -424,3 +424,33 @@ func TestAnswersWithoutABodyWaitForNoRoom(t *testing.T) {
 		}
 	}
 }
+
+// A Location that is too long for a record is read with the response.
+func TestLongLocations(t *testing.T) {
+	long := "/runs/" + strings.Repeat("7", 1200)
+	address, _ := upstream(t, func(w http.ResponseWriter, _ *http.Request, _ int) {
+		w.Header().Set("Location", long)
+		w.WriteHeader(201)
+		_, _ = w.Write(make([]byte, 100<<10))
+	})
+	for on, status := range map[string]int{"see_other": 303, "conflict": 409, "acknowledge": 200} {
+		s := serveWith(t, "local_copies off", "dedup {", "on_duplicate "+on, "}", "reverse_proxy "+address)
+		s.mustPost("k", "body")
+		got := s.mustPost("k", "body")
+		if got.status != status || on == "see_other" && got.header.Get("Location") != long || on == "conflict" && !strings.Contains(got.body, long) {
+			t.Errorf("%s: got %d with %.100s and %.200s", on, got.status, got.header.Get("Location"), got.body)
+		}
+		s.stop()
+	}
+}
+
+// Under observe, the request's own goroutine asks for the first run while the tap's one goes on.
+func TestObserveFirstRunInTheAccessLog(t *testing.T) {
+	address, _ := upstream(t, answers(201, `{"id":7}`))
+	s := serve(t, "log", "log_append first {http.dedup.first.status}", "log_append id {http.dedup.first.json./id}", "dedup {", "observe", "}", "reverse_proxy "+address)
+	counts := s.counted()
+	for range 20 {
+		s.mustPost("k", "body")
+		<-counts.told
+	}
+}

@@ -26,13 +26,14 @@ func (f finder) parts(source Source) (item, error) {
 	all.writeCount(len(parts))
 	var values []string
 	var failed error
+	hasFirst := false
 	for i, part := range parts {
 		found, err := f.part(part)
 		missing, isMissing := errors.AsType[missingError](err)
 		switch {
 		case isMissing:
 			missing.reason = fmt.Sprintf("part %d, %s: %s", i+1, part, cmp.Or(missing.reason, "it is not there"))
-			if len(values) > 0 && failed == nil && !source.OfCatalogue { // the request is meant to have a key
+			if hasFirst && !source.OfCatalogue { // the request is meant to have a key
 				missing.kind = isUnusable
 			}
 			return item{}, missing
@@ -41,6 +42,7 @@ func (f finder) parts(source Source) (item, error) {
 			continue
 		}
 		all.writeItem(found)
+		hasFirst = hasFirst || i == 0
 		if found.kind != kindAbsent {
 			values = append(values, found.id)
 		}

@@ -148,26 +148,21 @@ func callersIn(texts []string) (names []string) {
 
 // unlistedIdentity returns a header field that looks as if it names the caller, and that is not part
 // of the key; "" for none.
-func (h *Handler) unlistedIdentity(header http.Header) string {
+func (h *Handler) unlistedIdentity(header http.Header) (first string) {
 	for name, values := range header {
 		if len(name) > 2 && name[0] == 'X' && name[1] == '-' && looksLikeIdentity(name) && !slices.Contains(h.keyFields, name) &&
-			slices.ContainsFunc(values, func(value string) bool { return value != "" }) {
-			return name
+			slices.ContainsFunc(values, func(value string) bool { return value != "" }) && (first == "" || name < first) {
+			first = name
 		}
 	}
-	return ""
+	return first
 }
 
 // looksLikeIdentity reports whether a canonical field name has a word that stands for a caller.
 func looksLikeIdentity(name string) bool {
-	for word := range strings.SplitSeq(name, "-") {
+	for word := range strings.SplitSeq(strings.ReplaceAll(name, "User-Agent", ""), "-") {
 		switch word {
-		case "User":
-			if strings.HasSuffix(name, "User-Agent") {
-				continue
-			}
-			return true
-		case "Email", "Principal", "Consumer", "Account":
+		case "User", "Email", "Principal", "Consumer", "Account":
 			return true
 		}
 	}
@@ -195,6 +190,8 @@ func (c *Config) fieldsOf() []string {
 		for _, name := range in {
 			if field, ok := strings.CutPrefix(name, "http.request.header."); ok {
 				add(field)
+			} else if strings.HasPrefix(name, "http.request.cookie.") {
+				add("Cookie")
 			}
 		}
 	}

@@ -84,9 +84,12 @@ func (x *exchange) identify() keyDecision {
 	}
 	retention := x.requestedRetention(request)
 	kind, read := x.FingerprintFor(found), body.readAll
+	noted := kind == idempotency.FingerprintNone && x.Mode == delivery.ModeWebhook && !found.Content && !changesBody(x.sender.Providers, found.Provider)
 	switch {
-	case kind == idempotency.FingerprintNone && x.Observe:
+	case x.Observe && noted:
 		read = body.tryRead
+	case x.Observe && kind == idempotency.FingerprintNone:
+		read = func() error { return nil } // the body reaches the upstream as it comes
 	case kind == idempotency.FingerprintNone:
 		read = body.readToLimit
 	}
@@ -100,7 +103,7 @@ func (x *exchange) identify() keyDecision {
 	case err != nil && kind != idempotency.FingerprintNone:
 		return x.withLargeBody("the fingerprint")
 	}
-	if x.Mode == delivery.ModeWebhook && kind == idempotency.FingerprintNone && !found.Content && body.complete && !changesBody(x.sender.Providers, found.Provider) {
+	if noted && body.complete {
 		fingerprint = x.notedFingerprint(request)
 	}
 	return claim{x.engineRequest(fingerprint, retention)}
@@ -114,10 +117,7 @@ func changesBody(providers []delivery.Provider, name string) bool {
 // notedFingerprint returns the hash of the body by which a duplicate that differs is noticed. It parses
 // no body that was not parsed for the key.
 func (x *exchange) notedFingerprint(request delivery.Request) string {
-	if doc := request.Parsed(); doc != nil {
-		return idempotency.NotedFingerprint(nil, doc, x.excludedPointers...)
-	}
-	return idempotency.NotedFingerprint(x.body.held.bytes.All(), nil)
+	return idempotency.NotedFingerprint(x.body.held.bytes.All(), request.Parsed(), x.excludedPointers...)
 }
 
 // FingerprintFor returns the kind of fingerprint for a key: the configured one, as far as it fits the

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"strings"
 	"sync"
 	"time"
 
@@ -114,15 +115,29 @@ type sampledReason struct {
 	leftOut int64
 }
 
-// maxReasons bounds the reasons of a sampler. Some have a length or a position in them, which clients
-// choose. Others than these share a line.
+// maxReasons bounds the reasons of a sampler. Others than these share a line.
 const maxReasons = 64
+
+// withoutNumbers returns a reason without its numbers: clients choose the lengths and positions in it.
+func withoutNumbers(reason string) string {
+	isDigit := func(r rune) bool { return '0' <= r && r <= '9' }
+	if !strings.ContainsFunc(reason, isDigit) {
+		return reason
+	}
+	return strings.Map(func(r rune) rune {
+		if isDigit(r) {
+			return -1
+		}
+		return r
+	}, reason)
+}
 
 // start is the zero of a monotonic clock.
 var start = time.Now()
 
 // allow reports whether a line may be logged now, and how many were left out since the last one.
 func (o *logSampler) allow(now time.Duration, reason string) (leftOut int64, ok bool) {
+	reason = withoutNumbers(reason)
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.reasons == nil {

@@ -1,7 +1,7 @@
 package exchange
 
 import (
-	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -60,10 +60,16 @@ func TestOneASecondForEachReason(t *testing.T) {
 		t.Errorf("the lines are %v, want one of each", lines)
 	}
 	for n := range 10 * maxReasons {
-		o.allow(0, strconv.Itoa(n))
+		o.allow(0, strings.Repeat("x", n))
 	}
 	if len(o.reasons) > maxReasons+1 {
 		t.Errorf("%d reasons are kept", len(o.reasons))
+	}
+	if _, ok := o.allow(0, "not JSON at byte 17"); ok {
+		o.allow(0, "not JSON at byte 18")
+	}
+	if _, ok := o.allow(0, "not JSON at byte 19"); ok {
+		t.Error("a position makes a reason of its own")
 	}
 	if _, ok := o.allow(time.Second, "genuine"); !ok {
 		t.Error("a reason has no line after a second")

@@ -373,11 +373,12 @@ func (t *tap) show(r *http.Request, info *requestInfo) {
 	if t.outcome == "" {
 		return
 	}
-	shown := &exchange{Handler: t.Handler, r: r, info: info, found: t.found, key: t.key, counted: true}
+	// The tap goes on in its own goroutine: what is asked for from here on is read anew.
+	shown := &exchange{Handler: t.Handler, r: r, info: info, found: t.found, key: t.key, counted: true, decision: t.decision, ended: true}
 	info.differs = t.info.differs
 	shown.report(t.outcome, t.info.executionID, t.info.attempt)
 	switch t.decision.(type) {
 	case engine.Replay, engine.Refusal: // what is known of the first run
-		info.exchange = t.exchange
+		info.exchange = shown
 	}
 }

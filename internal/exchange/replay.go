@@ -38,6 +38,7 @@ func (x *exchange) answerTo(d engine.Replay) answer {
 	}
 	switch {
 	case d.Waited:
+	case d.Response == nil && location == idempotency.LongLocation && x.OnDuplicate != AcknowledgeDuplicate: // it is read
 	case x.OnDuplicate == ConflictDuplicate && !failed:
 		return answer{OutcomeConflict, nil}
 	case x.OnDuplicate == AcknowledgeDuplicate && d.Record.Status < 400:

@@ -64,21 +64,19 @@ func Fingerprint(kind FingerprintKind, path, query string, body []byte, doc *can
 // noted is the prefix of the kinds of fingerprints that refuse nothing.
 const noted FingerprintKind = "noted-"
 
-// NotedFingerprint hashes a body for [Claim.Differs]: its bytes, or with doc its canonical form without
-// the members that exclude names. A request with another one is not refused.
+// NotedFingerprint hashes a body for [Claim.Differs]: with doc its canonical form without the members
+// that exclude names, or its bytes if it has none. A request with another one is not refused.
 func NotedFingerprint(body iter.Seq[[]byte], doc *canonicaljson.Document, exclude ...string) string {
-	h, kind := sha256.New(), FingerprintBody
-	if doc != nil {
-		kind = FingerprintJSON + excluding(exclude)
-		if err := doc.WriteCanonical(h, exclude...); err != nil {
-			return ""
-		}
-	} else {
-		for piece := range body {
-			h.Write(piece)
-		}
+	h := sha256.New()
+	var digest [sha256.Size]byte
+	if doc != nil && doc.WriteCanonical(h, exclude...) == nil {
+		return fingerprintText(noted+FingerprintJSON+excluding(exclude), [sha256.Size]byte(h.Sum(digest[:0])))
 	}
-	return fingerprintText(noted+kind, [sha256.Size]byte(h.Sum(nil)))
+	h.Reset()
+	for piece := range body {
+		h.Write(piece)
+	}
+	return fingerprintText(noted+FingerprintBody, [sha256.Size]byte(h.Sum(digest[:0])))
 }
 
 // isNoted reports whether a fingerprint refuses nothing.

@@ -43,7 +43,7 @@ func (o Origin) Joined() string {
 }
 
 // MaxPath, MaxReason and MaxLocation are the maximum sizes of [Origin.Path], [Record.Reason] and
-// [Record.Location], in bytes. A longer Location is left out.
+// [Record.Location], in bytes. LongLocation stands for a longer Location.
 const (
 	MaxPath     = 255
 	MaxReason   = 255
@@ -279,13 +279,19 @@ type Response struct {
 // IsLarge reports whether the body is so large that a claim does not return it.
 func (r *Response) IsLarge() bool { return len(r.Body) > maxClaimedBody }
 
-// Location returns the only Location of the response, "" if there is none or it is too long for a
-// record.
+// LongLocation is the [Record.Location] of a response whose own is too long for a record.
+const LongLocation = "\x01"
+
+// Location returns the first Location of the response as a record has it, "" if there is none.
 func (r *Response) Location() string {
-	if lines := r.Header["Location"]; len(lines) == 1 && len(lines[0]) <= MaxLocation {
+	switch lines := r.Header["Location"]; {
+	case len(lines) == 0:
+		return ""
+	case len(lines[0]) > MaxLocation:
+		return LongLocation
+	default:
 		return lines[0]
 	}
-	return ""
 }
 
 // Reduced returns a smaller form of a response that is too large for the store ([ErrTooLarge]): status

@@ -233,7 +233,10 @@ func (s *Sealer) sealResponse(record idempotency.Key, token string, r *idempoten
 		Body:     first.cipherOf(record).Seal(nil, nil, text, binding(sealedResponseLabel, record, token)),
 	}
 	if location := r.Location(); location != "" && sealed.IsLarge() {
-		sealed.Header = map[string][]string{"Location": {s.sealText(sealedLocationLabel, record, location)}}
+		if location != idempotency.LongLocation {
+			location = s.sealText(sealedLocationLabel, record, location)
+		}
+		sealed.Header = map[string][]string{"Location": {location}}
 	}
 	return sealed
 }
