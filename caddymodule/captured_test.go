@@ -130,6 +130,9 @@ func TestCapturedRequestIsReplayed(t *testing.T) {
 		"an API": {"dedup {\nmode api\nfingerprint none\nkey json /id\nverify hmac {\nsecret {env.TEST_SECRET}\nheader X-Signature\n}\n}", captured{"/webhooks/x", event, []string{
 			"X-Signature", signedWith("secret", event),
 		}}, []string{"a user"}}, // of which a line at the start warns
+		"an API that signs the caller": {"dedup {\nmode api\nfingerprint none\nkey json /id\nverify hmac {\nsecret {env.TEST_SECRET}\nheader X-Signature\nsigned {http.request.header.X-Api-Key}.{body}\n}\n}", captured{"/webhooks/x", event, []string{
+			"X-Api-Key", "a", "X-Signature", signedWith("secret", "a."+event),
+		}}, nil},
 	} {
 		t.Setenv("TEST_STANDARD", "whsec_c2VjcmV0")
 		for changed, change := range unsignedChanges {
@@ -244,6 +247,7 @@ func TestEqualSecrets(t *testing.T) {
 // start shows the line to write.
 func TestUnsignedCallerWarning(t *testing.T) {
 	for lines, warned := range map[string]bool{
+		"mode api\nverify hmac {\nsecret {env.TEST_SECRET}\nheader X-S\nsigned {http.request.header.X-Id}.{body}\n}":          true,
 		"mode api\nverify hmac {\nsecret {env.TEST_SECRET}\nheader X-S\n}":                                                    true,
 		"mode api\nverify hmac {\nsecret {env.TEST_SECRET}\nheader X-S\nsigned {http.request.header.authorization}.{body}\n}": false,
 		"mode api\nscope {http.request.header.X-Tenant}\nverify hmac {\nsecret {env.TEST_SECRET}\nheader X-S\n}":              false,
@@ -253,8 +257,9 @@ func TestUnsignedCallerWarning(t *testing.T) {
 		if err := h.UnmarshalCaddyfile(caddyfile.NewTestDispenser("dedup {\nkey json /id\n" + lines + "\n}")); err != nil {
 			t.Fatal(err)
 		}
-		if field := h.unsignedCaller(); (field != "") != warned {
-			t.Errorf("%q: warned of %q, want %v", lines, field, warned)
+		line := h.unsignedCaller()
+		if (line != "") != warned || warned && !strings.HasPrefix(line, "signed {http.request.header.Authorization}.") || strings.Contains(lines, "X-Id") && !strings.HasSuffix(line, ".{http.request.header.X-Id}.{body}") {
+			t.Errorf("%q: the line to write is %q, want one: %v", lines, line, warned)
 		}
 	}
 }

@@ -1,7 +1,6 @@
 package caddymodule
 
 import (
-	"fmt"
 	"net"
 	"net/http"
 	"net/netip"
@@ -37,8 +36,7 @@ type Dashboard struct {
 	// host of the request and the namespace, unless that has a placeholder. Default: none.
 	Title string `json:"title,omitempty"`
 
-	page   *dashboard.Page
-	isHost bool // the site matches hosts
+	page *dashboard.Page
 }
 
 // history records the last hour of this process. All pages share it; the first one starts it.
@@ -64,18 +62,45 @@ func (d *Dashboard) Provision(ctx caddy.Context) error {
 	if app, err := ctx.AppIfConfigured("dedup"); err == nil { // without it, no namespace is written
 		d.page.Namespace = app.(*App).shownNamespace
 	}
-	d.isHost = matchesHosts(ctx)
 	return nil
 }
 
 // ServeHTTP answers with the page.
 func (d *Dashboard) ServeHTTP(w http.ResponseWriter, r *http.Request, _ caddyhttp.Handler) error {
-	if operator := operatorOf(r); !d.isHost && operator.User == "" && !isAddress(r.Host) {
+	operator := operatorOf(r)
+	if operator.User == "" && !isAddress(r.Host) && !namesHost(r) {
 		// A page of another origin could let its own name point here, and would read the keys.
-		return caddyhttp.Error(http.StatusForbidden, fmt.Errorf("the page for operators has neither a host in its site's address nor authentication, and answers only requests for localhost or an IP address, not for %q; write the host into the site's address", r.Host))
+		d.page.Refuse(w, r, http.StatusForbidden, "This page has neither a host in its site's address nor authentication, so it answers only requests for localhost or an IP address. Write this host into the site's address, or put authentication in front.")
+		return nil
 	}
-	d.page.ServeHTTP(w, r.WithContext(engine.ByOperator(r.Context(), operatorOf(r))))
+	d.page.ServeHTTP(w, r.WithContext(engine.ByOperator(r.Context(), operator)))
 	return nil
+}
+
+// namesHost reports whether the configuration of the server names the host of a request.
+func namesHost(r *http.Request) bool {
+	server, ok := r.Context().Value(caddyhttp.ServerCtxKey).(*caddyhttp.Server)
+	return ok && routesName(server.Routes, r)
+}
+
+func routesName(routes caddyhttp.RouteList, r *http.Request) bool {
+	for _, route := range routes {
+		for _, set := range route.MatcherSets {
+			for _, matcher := range set {
+				if hosts, ok := matcher.(*caddyhttp.MatchHost); ok {
+					if matches, err := hosts.MatchWithError(r); err == nil && matches {
+						return true
+					}
+				}
+			}
+		}
+		for _, handler := range route.Handlers {
+			if subroute, ok := handler.(*caddyhttp.Subroute); ok && routesName(subroute.Routes, r) {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // isAddress reports whether a host is localhost or an IP address, with a port or without one.

@@ -88,9 +88,15 @@ func (h *Handler) provision(ctx caddy.Context, app *App) (err error) {
 	processMetrics.addHandler(config)
 	h.exchange = exchange.New(config)
 	h.warnOfPointers(config.Logger)
-	if field := h.unsignedCaller(); field != "" {
+	if line := h.unsignedCaller(); line != "" {
 		config.Logger.Warn("verify: a captured request runs again for another caller, whose fields are not signed; have the sender sign the caller, write a scope, or mode webhook",
-			zap.String("verify_hmac", "signed {http.request.header."+field+"}.{body}"))
+			zap.String("verify_hmac", line))
+	}
+	if config.Verify != nil {
+		if first, second := equalSecrets(config.Verify.Verifiers); second != "" {
+			config.Logger.Warn("verify: two senders have one secret, and an unsigned field tells their requests apart: a captured one can run again as the other's; give each a secret of its own",
+				zap.Strings("providers", []string{first, second}))
+		}
 	}
 	if config.Observe {
 		config.Logger.Warn("observe: requests are only counted and logged; duplicates run")

@@ -25,21 +25,6 @@ func siteOf(ctx caddy.Context) string {
 	return site
 }
 
-// matchesHosts reports whether the site whose handler is being provisioned matches hosts.
-func matchesHosts(ctx caddy.Context) bool {
-	server, ok := ctx.Value(caddyhttp.ServerCtxKey).(*caddyhttp.Server)
-	if !ok {
-		return false
-	}
-	hosts := loadingHosts(server.Routes, server.Errors)
-	for _, module := range ctx.Modules() {
-		if subroute, ok := module.(*caddyhttp.Subroute); ok {
-			hosts += loadingHosts(subroute.Routes, subroute.Errors)
-		}
-	}
-	return hosts != ""
-}
-
 // loadingHosts returns the hosts of the route whose handlers Caddy is loading. It loads the routes in
 // their order, those of errors last, and forgets the JSON of each handler that it has loaded.
 func loadingHosts(routes caddyhttp.RouteList, errors *caddyhttp.HTTPErrorConfig) string {

@@ -330,6 +330,7 @@ func (s *Settings) verification() (*exchange.Verification, error) {
 		}
 		v.Verifiers = append(v.Verifiers, verifier)
 		v.Senders[sender.Provider] = of.signedSender()
+		v.Senders[sender.Provider].SignedCaller = sender.signedCaller()
 	}
 	return v, nil
 }
@@ -355,21 +356,44 @@ func (s *Settings) signedSender() *exchange.Sender {
 	return sender
 }
 
-// unsignedCaller returns a caller's field to sign if a captured request could run again with another
-// caller: in mode api, where no sender signs any of the caller's fields. It is "" otherwise.
+// unsignedCaller returns the line `signed` to write if a captured request could run again with another
+// caller: in mode api, where a sender signs none of the caller's fields. It is "" otherwise.
 func (s *Settings) unsignedCaller() string {
 	if len(s.Verify) == 0 || s.mode() != delivery.ModeAPI || len(s.Scope) > 0 {
 		return ""
 	}
 	for _, v := range s.Verify {
-		if v.HMAC == nil || !slices.ContainsFunc(callerFields, func(field string) bool { return signs(v.HMAC.Signed, field) }) {
-			return callerFields[0]
+		if v.HMAC == nil {
+			return "signed {http.request.header." + callerFields[0] + "}.{body}"
+		}
+		if len(v.signedCaller()) == 0 {
+			return "signed {http.request.header." + callerFields[0] + "}." + cmp.Or(v.HMAC.Signed, "{body}")
 		}
 	}
 	return ""
 }
 
-// signs reports whether a text of signed has a header field.
-func signs(text, field string) bool {
-	return strings.Contains(strings.ToLower(text), "{http.request.header."+strings.ToLower(field)+"}")
+// signedCaller returns the header fields that name the caller and that the sender signs.
+func (v Verify) signedCaller() []string {
+	if v.HMAC == nil {
+		return nil
+	}
+	signed := strings.ToLower(v.HMAC.Signed)
+	return slices.DeleteFunc(slices.Clone(callerFields), func(field string) bool {
+		return !strings.Contains(signed, "{http.request.header."+strings.ToLower(field)+"}")
+	})
+}
+
+// equalSecrets returns two senders that have one secret, "" for none.
+func equalSecrets(verifiers []*signature.Verifier) (first, second string) {
+	known := make(map[string]string)
+	for _, v := range verifiers {
+		for _, label := range v.Labels() {
+			if first, ok := known[label]; ok && first != v.Provider() {
+				return first, v.Provider()
+			}
+			known[label] = v.Provider()
+		}
+	}
+	return "", ""
 }

@@ -53,7 +53,7 @@ const maxForm = 4 << 10
 // act does what an operator has confirmed. It refuses requests from other sites.
 func (p *Page) act(w http.ResponseWriter, r *http.Request) {
 	if err := p.crossOrigin.Check(r); err != nil {
-		p.refuse(w, r, http.StatusForbidden, "The request came from another site.")
+		p.Refuse(w, r, http.StatusForbidden, "The request came from another site.")
 		return
 	}
 	r.Body = http.MaxBytesReader(w, r.Body, maxForm)
@@ -62,7 +62,7 @@ func (p *Page) act(w http.ResponseWriter, r *http.Request) {
 	act, known := acts[do]
 	key, err := idempotency.ParseKey(form("key"))
 	if !known || err != nil || state == "" {
-		p.refuse(w, r, http.StatusBadRequest, "The form cannot be read.")
+		p.Refuse(w, r, http.StatusBadRequest, "The form cannot be read.")
 		return
 	}
 	var response *idempotency.Response
@@ -73,7 +73,7 @@ func (p *Page) act(w http.ResponseWriter, r *http.Request) {
 			response, err = admin.CompleteRequest{Status: status}.Response()
 		}
 		if err != nil {
-			p.refuse(w, r, http.StatusBadRequest, "The status is not accepted. It is a number from 200 to 599.")
+			p.Refuse(w, r, http.StatusBadRequest, "The status is not accepted. It is a number from 200 to 599.")
 			return
 		}
 	}
@@ -93,13 +93,13 @@ func (p *Page) act(w http.ResponseWriter, r *http.Request) {
 		v.Problem = fmt.Sprintf("The key has changed since: it was %s, and is %s now. Look at it again.", stateNamed(state).Word, stateNamed(string(changed.Now.State)).Word)
 		render(w, "refusal", v)
 	case errors.Is(err, idempotency.ErrComplete):
-		p.refuse(w, r, http.StatusConflict, "The key is complete already.")
+		p.Refuse(w, r, http.StatusConflict, "The key is complete already.")
 	case errors.Is(err, idempotency.ErrGone):
-		p.refuse(w, r, http.StatusNotFound, "No store has a record of this key any more.")
+		p.Refuse(w, r, http.StatusNotFound, "No store has a record of this key any more.")
 	case errors.Is(err, idempotency.ErrInFlight):
-		p.refuse(w, r, http.StatusConflict, "A run is in flight under the key. Wait until it has ended, or its lease has lapsed.")
+		p.Refuse(w, r, http.StatusConflict, "A run is in flight under the key. Wait until it has ended, or its lease has lapsed.")
 	default:
-		p.refuse(w, r, http.StatusServiceUnavailable, "The store failed: "+plain(err.Error()))
+		p.Refuse(w, r, http.StatusServiceUnavailable, "The store failed: "+plain(err.Error()))
 	}
 }
 

@@ -64,13 +64,13 @@ func (p *Page) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		p.act(w, r)
 	case r.Method != http.MethodGet && r.Method != http.MethodHead:
 		header.Set("Allow", "GET, HEAD, POST")
-		p.refuse(w, r, http.StatusMethodNotAllowed, "The page accepts GET, HEAD and POST.")
+		p.Refuse(w, r, http.StatusMethodNotAllowed, "The page accepts GET, HEAD and POST.")
 	case file == "":
 		render(w, "page", p.view(r))
 	case slices.Contains(files, file):
 		http.ServeFileFS(w, r, assets, path.Join("assets", file))
 	default:
-		p.refuse(w, r, http.StatusNotFound, "The page has no such file.")
+		p.Refuse(w, r, http.StatusNotFound, "The page has no such file.")
 	}
 }
 
@@ -88,8 +88,8 @@ func render(w http.ResponseWriter, name string, v *view) {
 	_, _ = w.Write(page.Bytes()) // the client may be gone
 }
 
-// refuse writes a page that says why nothing was done.
-func (p *Page) refuse(w http.ResponseWriter, r *http.Request, status int, problem string) {
+// Refuse writes a page that says why nothing was done.
+func (p *Page) Refuse(w http.ResponseWriter, r *http.Request, status int, problem string) {
 	render(w, "refusal", &view{status: status, Place: p.place(r), Problem: problem})
 }
 

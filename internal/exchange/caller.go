@@ -70,6 +70,10 @@ func (x *exchange) appendSignedScope(scope []string, r *http.Request) ([]string,
 	if x.Mode == delivery.ModeWebhook {
 		return scope, nil
 	}
+	if signed := x.sender.SignedCaller; len(signed) > 0 {
+		scope = x.appendAuthenticated(scope, r)
+		return appendFields(scope, r.Header, signed), nil
+	}
 	return x.appendCallerAndAccount(scope, r)
 }
 
@@ -86,14 +90,7 @@ func (x *exchange) appendCallerAndAccount(scope []string, r *http.Request) ([]st
 
 // appendCaller appends all by which the caller is known: by default, and by the configuration's texts.
 func (x *exchange) appendCaller(scope []string, r *http.Request, texts []string) ([]string, error) {
-	for _, name := range CallerPlaceholders {
-		if r.TLS == nil && strings.HasPrefix(name, "http.request.tls.") {
-			continue // there is none, and the lookup is expensive
-		}
-		if value, ok := x.repl().GetString(name); ok && value != "" {
-			scope = append(scope, name, value)
-		}
-	}
+	scope = x.appendAuthenticated(scope, r)
 	scope = appendFields(scope, r.Header, CredentialFields)
 	scope = appendFields(scope, r.Header, UserFields)
 	for _, text := range texts {
@@ -106,6 +103,19 @@ func (x *exchange) appendCaller(scope []string, r *http.Request, texts []string)
 		}
 	}
 	return scope, nil
+}
+
+// appendAuthenticated appends the caller that Caddy has authenticated.
+func (x *exchange) appendAuthenticated(scope []string, r *http.Request) []string {
+	for _, name := range CallerPlaceholders {
+		if r.TLS == nil && strings.HasPrefix(name, "http.request.tls.") {
+			continue // there is none, and the lookup is expensive
+		}
+		if value, ok := x.repl().GetString(name); ok && value != "" {
+			scope = append(scope, name, value)
+		}
+	}
+	return scope
 }
 
 // appendFields appends the names and values of the fields that are not empty.

@@ -1,6 +1,7 @@
 package exchange
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net/http"
@@ -26,6 +27,9 @@ type Verification struct {
 type Sender struct {
 	Sources   []delivery.Source // tried in this order
 	Providers []delivery.Provider
+	// SignedCaller are the header fields that name the caller and that the sender signs. Where there
+	// are some, they alone tell callers apart: others could be changed in a captured request.
+	SignedCaller []string
 	// Unsigned are the sources of requests that nothing verifies: with the fields by which the
 	// sender is known. They tell senders with one secret apart.
 	Unsigned []delivery.Source
@@ -64,9 +68,13 @@ func (x *exchange) verify() keyDecision {
 	by, err := pending.Verify(signature.Body{
 		Pieces: x.body.held.bytes.All(),
 		Whole: func() ([]byte, error) {
-			unverifiedSlots <- struct{}{}
-			hasSlot = true
-			return x.body.joined()
+			select {
+			case unverifiedSlots <- struct{}{}:
+				hasSlot = true
+				return x.body.joined()
+			case <-x.r.Context().Done():
+				return nil, bodyError(x.r.Context(), context.Cause(x.r.Context()))
+			}
 		},
 		Reserve: x.body.reserve,
 	})

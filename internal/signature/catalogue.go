@@ -97,14 +97,14 @@ var catalogue = []Provider{
 		Scheme: Scheme{Header: "BOX-SIGNATURE-PRIMARY", Encoding: "base64"}, second: "BOX-SIGNATURE-SECONDARY",
 		fixed: []field{{"BOX-SIGNATURE-VERSION", "1"}, {"BOX-SIGNATURE-ALGORITHM", "HmacSHA256"}},
 	}.over("{body}{timestamp}", "BOX-DELIVERY-TIMESTAMP", "rfc3339")),
-		Note: "A signature over the body with its characters beyond ASCII escaped is refused."},
+		Note: "With both keys written, a captured delivery runs once for each of its two signatures. A signature over the body with its characters beyond ASCII escaped is refused."},
 	{Name: "chargebee", ID: nothingSigned, schemes: rows(basicAuth())},
 	{Name: "circleci", schemes: rows(formatted("circleci-signature", "v1={signature},v1={signature}")), Handshake: signedHandshake},
 	{Name: "clerk", Within: fiveMinutes, schemes: rows(standard("svix-", secretWhsec))},
 	{Name: "convoy", ID: notID, Within: fiveMinutes, schemes: rows(scheme{
 		Scheme: Scheme{Header: "X-Convoy-Signature", Algorithm: "sha256|sha512", Encoding: "hex|base64"}, read: readConvoy, verify: verifyConvoy,
 		how: "HMAC-SHA256 or SHA512 (hex or base64) in X-Convoy-Signature, over {body} or {timestamp},{body}, the body as compact JSON",
-	}), Note: "Hooks sent as HTML forms are refused."},
+	}), Note: "Hooks sent as HTML forms are refused, and bodies of more than 1 MiB that are not compact JSON."},
 	{Name: "discord", schemes: rows(scheme{
 		Scheme: Scheme{Header: "X-Signature-Ed25519"}, publicKey: ed25519Key, size: ed25519.SignatureSize,
 		how: "Ed25519 (hex) in X-Signature-Ed25519, over {timestamp}{body}",
@@ -171,7 +171,7 @@ var catalogue = []Provider{
 		how: "HMAC-SHA1 (base64) in X-Twilio-Signature, over the URL and the sorted form, or the URL with the body's hash",
 	}.sha1()), Note: "`url` is the origin, with user and password; path and query are the request's. A body that is not a form needs bodySHA256 as the last parameter of the query. " +
 		"A form of more than 1,000 pairs or 1 MiB and a POST without a body are refused. " +
-		"Whoever has a genuine request can move bytes between the names and values of its form, and from its beginning to the query."},
+		"Whoever has a genuine request can move bytes between the names and values of its form, and between its beginning and the query, which includes a GET."},
 	{Name: "twitch", Within: tenMinutes, schemes: rows(scheme{
 		Scheme: Scheme{Header: "Twitch-Eventsub-Message-Signature", Format: "sha256={signature}"}, id: "Twitch-Eventsub-Message-Id",
 	}.over(fieldPrefix+"Twitch-Eventsub-Message-Id}{timestamp}{body}", "Twitch-Eventsub-Message-Timestamp", "rfc3339")), Handshake: signedHandshake},

@@ -3,6 +3,7 @@ package signature
 import (
 	"bytes"
 	"encoding/json"
+	"fmt"
 	"io"
 	"strings"
 	"time"
@@ -33,34 +34,43 @@ func readConvoy(a *attempt, value string, now time.Time) string {
 	return checkTimestamp(a.timestamp, "s", now, a.run.within)
 }
 
+// maxConvoyCompact is the size up to which a body is made compact before its signature is known to be
+// right.
+const maxConvoyCompact = 1 << 20
+
 // verifyConvoy checks the body as it was received, and then its compact JSON: Convoy signs that,
 // and sends what its producer has given it.
 func verifyConvoy(a *attempt, body Body) (string, error) {
-	raw, err := body.Whole()
-	if err != nil {
-		return "", err
-	}
 	begin := ""
 	if a.timestamp != "" {
 		begin = a.timestamp + ","
-	} else if len(raw) > 10 && raw[10] == ',' && isDigits(string(raw[:10])) {
+	} else if start := body.start(11); len(start) == 11 && start[10] == ',' && isDigits(start[:10]) {
 		// What is signed in advanced mode, as the body of simple mode, would have no timestamp.
 		return "the body begins with a timestamp", nil
 	}
-	over := func(body []byte) func(io.Writer) {
-		return func(to io.Writer) {
-			_, _ = io.WriteString(to, begin)
-			_, _ = to.Write(body)
+	if a.matches(func(to io.Writer) {
+		_, _ = io.WriteString(to, begin)
+		for piece := range body.Pieces {
+			_, _ = to.Write(piece)
 		}
-	}
-	if a.matches(over(raw)) {
+	}) {
 		return "", nil
+	}
+	if body.size() > maxConvoyCompact {
+		return fmt.Sprintf("%s over the bytes of the body, and it is larger than %d bytes, so that it has to be compact", noMatch, maxConvoyCompact), nil
+	}
+	raw, err := body.Whole()
+	if err != nil {
+		return "", err
 	}
 	if err := body.Reserve(len(raw)); err != nil {
 		return "", err
 	}
 	compact := bytes.NewBuffer(make([]byte, 0, len(raw)))
-	if json.Compact(compact, raw) == nil && compact.Len() < len(raw) && a.matches(over(compact.Bytes())) {
+	if json.Compact(compact, raw) == nil && compact.Len() < len(raw) && a.matches(func(to io.Writer) {
+		_, _ = io.WriteString(to, begin)
+		_, _ = to.Write(compact.Bytes())
+	}) {
 		return "", nil
 	}
 	return noMatch, nil

@@ -161,6 +161,12 @@ func (s scheme) compile(own bool) (*runner, error) {
 	return r, nil
 }
 
+// timeTouchesBody reports whether one of two parts is the timestamp, which has a fixed form, and the
+// other one the body.
+func timeTouchesBody(a, b part) bool {
+	return a.place == placeTime && b.place == placeBody || a.place == placeBody && b.place == placeTime
+}
+
 var placeholder = regexp.MustCompile(`\{[^{}]*\}?`)
 
 // parseSigned reads the template of the bytes that are signed.
@@ -181,7 +187,7 @@ func parseSigned(text string, own bool) (parts []part, err error) {
 		}
 		if before := text[end:at[0]]; before != "" {
 			parts = append(parts, part{text: before})
-		} else if own && end > 0 && p.place != placeTime && parts[len(parts)-1].place != placeTime { // which has a fixed form
+		} else if own && end > 0 && !timeTouchesBody(parts[len(parts)-1], p) {
 			return nil, fmt.Errorf("signed %q has %s right behind another placeholder: bytes could move from one to the other under the same signature; they need a text between them", text, p.place)
 		}
 		parts, end = append(parts, p), at[1]

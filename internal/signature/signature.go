@@ -55,6 +55,18 @@ func (b Body) begins(with byte) bool {
 	return false
 }
 
+// start returns up to n bytes from the beginning of the body.
+func (b Body) start(n int) string {
+	var start []byte
+	for piece := range b.Pieces {
+		start = append(start, piece[:min(len(piece), n-len(start))]...)
+		if len(start) == n {
+			break
+		}
+	}
+	return string(start)
+}
+
 // size returns how many bytes the body has.
 func (b Body) size() (n int) {
 	for piece := range b.Pieces {
