@@ -60,7 +60,9 @@ type Engine struct {
 	options     Options
 	log         *zap.Logger
 	unsubscribe func()
-	inProcess   bool         // the store is an inProcess
+	inProcess   bool                 // the store is an inProcess
+	impaired    idempotency.Impaired // the store, if it is one; else nil
+	refusals    refusals
 	timeout     atomic.Int64 // a time.Duration
 	shared      atomic.Pointer[sharedContext]
 
@@ -105,6 +107,7 @@ func New(store idempotency.Store, options Options) *Engine {
 	e.copies = &ownCopies{options.Copies, e.store, ctx}
 	e.retryCtx, e.stopRetries = context.WithCancel(ctx)
 	_, e.inProcess = store.(inProcess)
+	e.impaired, _ = store.(idempotency.Impaired)
 	e.timeout.Store(int64(options.Timeout))
 	e.unsubscribe = store.Subscribe(e.wake)
 	return e

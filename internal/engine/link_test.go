@@ -220,6 +220,18 @@ func (l *link) Response(ctx context.Context, key idempotency.Key, token string) 
 	return r, err
 }
 
+func (l *link) Change(ctx context.Context, key idempotency.Key, c idempotency.Change) (r *idempotency.Record, err error) {
+	err = l.do(ctx, "change", func(ctx context.Context) error {
+		r, err = l.Store.Change(ctx, key, c)
+		return err
+	})
+	return r, err
+}
+
+func (l *link) Forget(ctx context.Context, key idempotency.Key, pre idempotency.Precondition) error {
+	return l.do(ctx, "forget", func(ctx context.Context) error { return l.Store.Forget(ctx, key, pre) })
+}
+
 func (l *link) Subscribe(wake func(idempotency.Key)) (stop func()) {
 	return l.Store.Subscribe(func(key idempotency.Key) {
 		l.mu.Lock()

@@ -107,11 +107,21 @@ func resultOf(s idempotency.Settlement, err error) Result {
 	}
 }
 
+// writes reports whether the operation changes the store.
+func (o Operation) writes() bool {
+	switch o {
+	case OperationLookup, OperationResponse, OperationList:
+		return false
+	default:
+		return true
+	}
+}
+
 // storeCall is one call of the store, of which the observer is notified.
 type storeCall struct {
 	ctx       context.Context
 	cancel    context.CancelFunc
-	observer  Observer
+	engine    *Engine
 	operation Operation
 	start     time.Time
 }
@@ -119,16 +129,19 @@ type storeCall struct {
 // startCall starts a call of the store, which may take as long as timeout. The caller passes
 // storeCall.ctx to the store, and its error to done.
 func (e *Engine) startCall(ctx context.Context, operation Operation, timeout time.Duration) storeCall {
-	call := storeCall{observer: e.options.Observer, operation: operation}
+	call := storeCall{engine: e, operation: operation}
 	call.ctx, call.cancel = e.withTimeout(ctx, timeout)
 	call.start = time.Now()
 	return call
 }
 
-// done notifies the observer that the call has ended, and returns its error.
+// done notifies the observer that the call has ended, notes a refused write, and returns the error.
 func (c *storeCall) done(err error) error {
 	took := time.Since(c.start)
-	c.observer.Asked(c.operation, took, c.failed(err))
+	c.engine.options.Observer.Asked(c.operation, took, c.failed(err))
+	if err != nil && c.operation.writes() {
+		c.engine.refusals.noteRefused(err)
+	}
 	c.cancel()
 	return err
 }

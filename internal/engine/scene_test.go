@@ -295,7 +295,8 @@ var states = map[string]idempotency.State{
 // storeErrors are errors with which an operation of the store fails.
 var storeErrors = map[string]error{
 	"full": idempotency.ErrFull, "large": idempotency.ErrTooLarge, "fenced": idempotency.ErrFenced, "gone": idempotency.ErrGone, "in_flight": idempotency.ErrInFlight,
-	"damaged": &idempotency.UnreadableError{Where: "dedup:one", Err: errors.New("it is cut off")},
+	"damaged":  &idempotency.UnreadableError{Where: "dedup:one", Err: errors.New("it is cut off")},
+	"readonly": &idempotency.RefusedError{Err: errors.New("read-only")},
 }
 
 // breakLink has operations fail, or all if none are named, with a fault or an error of the store.

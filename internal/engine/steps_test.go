@@ -127,6 +127,12 @@ func (s *stage) replicaStep(r *replica, verb string, args []string) {
 			s.t.Errorf("the copies take %d bytes", r.copies.Bytes())
 		}
 
+	case "refused": // writes, for this reason, or nothing
+		want := strings.Join(args, " ")
+		if got := r.WritesRefused(); (got == "") != (want == "nothing") || got != "" && !strings.Contains(got, want) {
+			s.t.Errorf("refused writes: %q, want %q", got, want)
+		}
+
 	// An operator.
 	case "reads":
 		if record, _, err := r.Lookup(ctx, key); err != nil || record.DeliveryID != args[0] {
@@ -142,7 +148,7 @@ func (s *stage) replicaStep(r *replica, verb string, args []string) {
 		}
 	case "completes": // a run, which has the second name from now on
 		s.runs[args[1]], s.answers[args[1]] = s.runs[args[0]], created("by hand")
-		s.wantError(r.Complete(ctx, key, s.answers[args[1]], idempotency.Precondition{}), nil)
+		s.wantError(r.Complete(ctx, key, s.answers[args[1]], idempotency.Precondition{}), args[2:])
 	case "forgets":
 		s.wantError(r.Forget(ctx, key, idempotency.Precondition{}), args)
 	default:

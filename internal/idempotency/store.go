@@ -9,7 +9,8 @@ import (
 
 // Store keeps records and responses. It applies the rules of this package in atomic
 // steps, for all processes that share it. All methods may be called concurrently.
-// Any error that is not named here means that the store could not be asked.
+// Any error that is not named here means that the store could not be asked, except a
+// [*RefusedError], which any operation that writes may return.
 type Store interface {
 	// Claim applies [Decide] to the key's record and, if it returns [Proceed],
 	// writes [Claim.Record], in one atomic step. A store that only one process can open
@@ -88,6 +89,12 @@ type Store interface {
 	Close() error
 }
 
+// Impaired is implemented by a store that can tell that it is damaged, although it answers.
+type Impaired interface {
+	// Impairment returns what is wrong, for operators, and since when; "" for nothing.
+	Impairment() (reason string, since time.Time)
+}
+
 // ClaimTimeout is how long after the call a store may execute a claim that has timed out, as far as
 // that matters ([Store.Claim]). After this time, the withdrawal of a claim in doubt is final.
 const ClaimTimeout = 2 * time.Second
@@ -128,14 +135,26 @@ var (
 	ErrComplete = errors.New("the key is complete; release it first")
 	// ErrCursor: no page has returned this cursor.
 	ErrCursor = errors.New("the cursor is not one that a page came with")
-	// ErrFull: the store takes no more records.
-	ErrFull = errors.New("the store is full")
+	// ErrFull: the store takes no more records. It is a [*RefusedError].
+	ErrFull error = &RefusedError{errors.New("the store is full")}
 	// ErrTooLarge: the response is too large for the store ever to have room for it. The store
-	// takes a smaller form ([Response.Reduced]).
-	ErrTooLarge = errors.New("the response is larger than the store has room for")
+	// takes a smaller form ([Response.Reduced]). It is a [*RefusedError].
+	ErrTooLarge error = &RefusedError{errors.New("the response is larger than the store has room for")}
 	// ErrClosed: the store was closed.
 	ErrClosed = errors.New("the store is closed")
 )
+
+// RefusedError is the error of a store that can be read, but does not take a write: it has no room
+// for it, or is read-only. A store that cannot be read either has other errors.
+type RefusedError struct {
+	Err error
+}
+
+// Error implements error.
+func (e *RefusedError) Error() string { return e.Err.Error() }
+
+// Unwrap returns the reason.
+func (e *RefusedError) Unwrap() error { return e.Err }
 
 // UnreadableError is the error for a stored record or response that cannot be read: it is damaged, or
 // another version or program has written it.
