@@ -11,10 +11,12 @@ import (
 	"time"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
 
 // ErrNoSpace means that the disk has no space for a write. What is stored can still be read.
-var ErrNoSpace = errors.New("no space left for the store")
+var ErrNoSpace error = &idempotency.RefusedError{Err: errors.New("no space left for the store")}
 
 var errAbandoned = errors.New("the database was abandoned")
 

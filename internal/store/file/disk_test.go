@@ -186,8 +186,8 @@ func TestFullDisk(t *testing.T) {
 			t.Fatalf("the first claim: %+v, %v; want it in doubt", doubtful, err)
 		}
 		for _, c := range []idempotency.Claim{claimOf("refused"), holding("refused")} {
-			if got, err := s.Claim(t.Context(), c); !errors.Is(err, ErrNoSpace) || got.Record != nil {
-				t.Errorf("a claim: %+v, %v; want ErrNoSpace and no doubt", got, err)
+			if got, err := s.Claim(t.Context(), c); !errors.Is(err, ErrNoSpace) || !errors.As(err, new(*idempotency.RefusedError)) || got.Record != nil {
+				t.Errorf("a claim: %+v, %v; want ErrNoSpace, refused and no doubt", got, err)
 			}
 		}
 		for _, settlement := range []idempotency.Settlement{completeAs("running"), completeAs(largeText("running"))} {

@@ -3,6 +3,7 @@ package redis
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	goredis "github.com/redis/go-redis/v9"
@@ -49,8 +50,20 @@ func (s *Store) fail(operation string, err error) error {
 	if hint != "" {
 		hint += ": "
 	}
-	return fmt.Errorf("%s: %s: %s%w", s.options, operation, hint, err)
+	failed := fmt.Errorf("%s: %s: %s%w", s.options, operation, hint, err)
+	if refused(err) {
+		return &idempotency.RefusedError{Err: failed}
+	}
+	return failed
 }
+
+// refused reports whether the server answered with an error that it does not give to every command.
+func refused(err error) bool {
+	return answered(err) && !slices.ContainsFunc(unavailableCodes, func(code string) bool { return hasCode(err, code) })
+}
+
+// unavailableCodes are the codes of errors with which a server refuses reads as well.
+var unavailableCodes = []string{"LOADING", "BUSY", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "NOAUTH", "WRONGPASS"}
 
 // hint returns what to do about an error, "" if that is not known.
 func (s *Store) hint(err error) string {
