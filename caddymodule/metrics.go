@@ -168,23 +168,24 @@ func (m *metrics) byOutcome() map[string]uint64 {
 }
 
 // gauges are read when the metrics are collected.
-type gauges struct{ inFlight, waiters, unreplicated, buffered, localCopies *prometheus.Desc }
+type gauges struct{ inFlight, waiters, unreplicated, writesRefused, buffered, localCopies *prometheus.Desc }
 
 func newDesc(name, help string) *prometheus.Desc {
 	return prometheus.NewDesc(prometheus.BuildFQName("caddy", "dedup", name), help, nil, nil)
 }
 
 var processGauges = gauges{
-	inFlight:     newDesc("in_flight", "Runs in flight, including those whose end is not stored yet."),
-	waiters:      newDesc("waiting", "Requests that wait for a run."),
-	unreplicated: newDesc("unreplicated_total", "Kept responses sent to the client before wait_replicas replicas had them."),
-	buffered:     newDesc("buffered_bytes", "Bytes held for requests: bodies, parsed bodies, responses and replays."),
-	localCopies:  newDesc("local_copies_bytes", "Bytes of kept responses copied in this process."),
+	inFlight:      newDesc("in_flight", "Runs in flight, including those whose end is not stored yet."),
+	waiters:       newDesc("waiting", "Requests that wait for a run."),
+	unreplicated:  newDesc("unreplicated_total", "Kept responses sent to the client before wait_replicas replicas had them."),
+	writesRefused: newDesc("writes_refused", "1 while a store refuses or loses writes although it can be read, until a minute after the last one."),
+	buffered:      newDesc("buffered_bytes", "Bytes held for requests: bodies, parsed bodies, responses and replays."),
+	localCopies:   newDesc("local_copies_bytes", "Bytes of kept responses copied in this process."),
 }
 
 // Describe implements [prometheus.Collector].
 func (g gauges) Describe(to chan<- *prometheus.Desc) {
-	for _, desc := range []*prometheus.Desc{g.inFlight, g.waiters, g.unreplicated, g.buffered, g.localCopies} {
+	for _, desc := range []*prometheus.Desc{g.inFlight, g.waiters, g.unreplicated, g.writesRefused, g.buffered, g.localCopies} {
 		to <- desc
 	}
 }
@@ -197,6 +198,11 @@ func (g gauges) Collect(to chan<- prometheus.Metric) {
 	}
 	gauge(g.inFlight, float64(now.InFlight))
 	gauge(g.waiters, float64(now.Waiting))
+	refused := 0.0
+	if now.WritesRefused {
+		refused = 1
+	}
+	gauge(g.writesRefused, refused)
 	gauge(g.buffered, float64(buffered.Used()))
 	gauge(g.localCopies, float64(localCopies.Bytes()))
 	to <- prometheus.MustNewConstMetric(g.unreplicated, prometheus.CounterValue, float64(now.Unreplicated))

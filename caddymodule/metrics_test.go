@@ -1,6 +1,7 @@
 package caddymodule
 
 import (
+	"errors"
 	"maps"
 	"testing"
 
@@ -8,6 +9,7 @@ import (
 
 	"github.com/caddy-dedup/caddy-dedup/internal/engine"
 	"github.com/caddy-dedup/caddy-dedup/internal/exchange"
+	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
 
 // gathered counts the series of each family, as Prometheus stores them, and sums up the
@@ -101,6 +103,48 @@ func TestProvidersOfMetrics(t *testing.T) {
 			}
 		})
 	}
+}
+
+// The metric is 1 while ready has writes.
+func TestMetricOfRefusedWrites(t *testing.T) {
+	s := serveWith(t, "limits {\nmemory_store 1MiB\n}", "dedup", "respond done 201")
+	s.mustPost("one", "")
+	registry := prometheus.NewPedanticRegistry()
+	if err := newMetrics().register(registry); err != nil {
+		t.Fatal(err)
+	}
+	want := func(want float64) {
+		t.Helper()
+		families, err := registry.Gather()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, family := range families {
+			if family.GetName() == "caddy_dedup_writes_refused" {
+				if got := family.GetMetric()[0].GetGauge().GetValue(); got != want {
+					t.Errorf("the metric is %v, want %v", got, want)
+				}
+				return
+			}
+		}
+		t.Error("there is no such metric")
+	}
+	want(0)
+	page, _, err := s.keys.List(t.Context(), "", 1)
+	if err != nil || len(page) != 1 {
+		t.Fatal(page, err)
+	}
+	key := page[0].Key
+	if err := s.keys.Release(t.Context(), key, idempotency.Precondition{}); err != nil {
+		t.Fatal(err)
+	}
+	tooLarge := &idempotency.Response{Status: 200, Body: make([]byte, 1<<20)}
+	if err := s.keys.Complete(t.Context(), key, tooLarge, idempotency.Precondition{}); !errors.Is(err, idempotency.ErrTooLarge) {
+		t.Fatal(err)
+	}
+	want(1)
+	s.stop() // no configuration uses the store any more
+	want(0)
 }
 
 // Caddy has a registry for each configuration.

@@ -52,6 +52,7 @@ type Store interface {
 
 	// What an engine does for an operator, as package engine says.
 	Ready(ctx context.Context) error
+	WritesRefused() string
 	Lookup(ctx context.Context, key idempotency.Key) (*idempotency.Record, time.Time, error)
 	Response(ctx context.Context, key idempotency.Key, record *idempotency.Record) (*idempotency.Response, error)
 	Release(ctx context.Context, key idempotency.Key, seen idempotency.Precondition) error

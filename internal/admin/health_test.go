@@ -16,11 +16,12 @@ import (
 
 // probed is a store that counts how often it is asked.
 type probed struct {
-	Store // nothing else is asked
-	asked atomic.Int64
-	left  atomic.Int64
-	err   error
-	hangs chan struct{} // until it is closed
+	Store   // nothing else is asked
+	asked   atomic.Int64
+	left    atomic.Int64
+	err     error
+	refused string
+	hangs   chan struct{} // until it is closed
 }
 
 func (p *probed) Name() string { return "probed store" }
@@ -34,6 +35,8 @@ func (p *probed) Ready(context.Context) error {
 	}
 	return p.err
 }
+
+func (p *probed) WritesRefused() string { return p.refused }
 
 const probeTimeout = 500 * time.Millisecond
 
@@ -59,6 +62,12 @@ func TestProbesAreAnswered(t *testing.T) {
 		h := store.health()
 		if got := probe(t, h.ServeReady, "GET"); got.Code != 200 || !strings.Contains(got.Body.String(), `"store":"probed store","ready":true`) {
 			t.Errorf("ready is answered %d %s", got.Code, got.Body)
+		}
+		// Refused writes are for operators.
+		store.refused = "the store is full"
+		time.Sleep(lookLife)
+		if got := probe(t, h.ServeReady, "GET"); got.Code != 200 || strings.Contains(got.Body.String(), "full") {
+			t.Errorf("with refused writes ready is answered %d %s", got.Code, got.Body)
 		}
 		store.err = errors.New("connection refused")
 		time.Sleep(lookLife)

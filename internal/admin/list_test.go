@@ -349,6 +349,29 @@ func TestListWhileAStoreIsAway(t *testing.T) {
 	}
 }
 
+// A store that can be read and has refused a write is ready, with the reason; not beside one that cannot
+// be asked.
+func TestReadyWithRefusedWrites(t *testing.T) {
+	a, b := operate(t, "a", "default"), operate(t, "b", "default")
+	key := a.Put(t, admintest.Run{ID: "held", State: idempotency.Held})
+	a.Full.Store(true)
+	want := func(status int, writes string) {
+		t.Helper()
+		got := wantAsked(t, "GET", "/dedup/ready", "", status)
+		if !strings.HasPrefix(got.Stores[0].Writes, writes) || (got.Stores[0].Writes == "") != (writes == "") || got.Stores[1].Writes != "" ||
+			strings.Contains(got.text, `"writes"`) != (writes != "") {
+			t.Errorf("got %s, want writes %q", got.text, writes)
+		}
+	}
+	want(200, "")
+	wantAsked(t, "POST", "/dedup/keys/"+key.String()+"/release", "", 503)
+	want(200, idempotency.ErrFull.Error()+" (since 20")
+	b.Away.Store(true)
+	want(503, idempotency.ErrFull.Error()+" (since 20")
+	a.Away.Store(true)
+	want(503, "")
+}
+
 // A store is away that no configuration uses any more, and that is only open because it was
 // away when a run ended. That keeps nobody from the others.
 func TestStoreOutOfUseIsAway(t *testing.T) {

@@ -8,11 +8,14 @@ import (
 	"sync"
 )
 
-// Readiness says whether a store answers, and if not, why.
+// Readiness reports whether a store answers, and if not, why.
 type Readiness struct {
 	Store string `json:"store"`
 	Ready bool   `json:"ready"`
 	Error string `json:"error,omitempty"`
+	// Writes is why and since when a store refuses or loses writes although it can be read; "" if it
+	// has not for a minute.
+	Writes string `json:"writes,omitempty"`
 }
 
 // serveReady answers whether the stores do that requests use.
@@ -71,7 +74,9 @@ func readiness(ctx context.Context, open []Store) ([]Readiness, error) {
 			all[i] = Readiness{Store: store.Name(), Ready: true}
 			if err := store.Ready(ctx); err != nil {
 				all[i] = Readiness{Store: store.Name(), Error: err.Error()}
+				return
 			}
+			all[i].Writes = store.WritesRefused()
 		})
 	}
 	asked.Wait()

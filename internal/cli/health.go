@@ -21,6 +21,9 @@ Asks a running caddy-dedup whether its stores answer, by its admin API, which it
 finds as the command keys does. It is for where nothing else can ask: the
 HEALTHCHECK of a container without a shell, or a script.
 
+A store that can be read and refuses writes is ready, because it can still
+replay; standard error says why it refuses them, and since when.
+
 With --live it asks only whether the process answers.
 
 Exit status: 0 ready; 1 not ready, with the reason on standard error; 2 wrong
@@ -81,5 +84,15 @@ func askHealth(cmd *cobra.Command) error {
 	for _, store := range answer.Stores {
 		fmt.Fprintln(cmd.OutOrStdout(), "ready:", printable(store.Store))
 	}
+	warnOfRefusedWrites(cmd, answer)
 	return nil
+}
+
+// warnOfRefusedWrites names the stores that refuse writes on standard error.
+func warnOfRefusedWrites(cmd *cobra.Command, answer admin.ReadyAnswer) {
+	for _, store := range answer.Stores {
+		if store.Writes != "" {
+			fmt.Fprintf(cmd.ErrOrStderr(), "Warning: %s refuses writes: %s\n", printable(store.Store), printable(store.Writes))
+		}
+	}
 }

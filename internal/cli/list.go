@@ -30,7 +30,8 @@ func listCommand() *cobra.Command {
 		Long: `
 Lists the newest keys of all stores, by all filters that are given: first the
 records that cannot be read, then the newest claims. It reads all keys, which
-takes a while in a large store.`,
+takes a while in a large store. Standard error names each store that can be
+read and refuses writes, and why.`,
 		Args: cobra.ArbitraryArgs,
 		RunE: runE(list),
 
@@ -112,6 +113,10 @@ func list(cmd *cobra.Command, args []string) error {
 	if provider := query.Get(admin.ParamProvider); err == nil && !printed && provider != "" {
 		// Only the answer that has seen all keys refuses a provider that is unknown.
 		err = client.do(cmd.Context(), http.MethodGet, admin.ListPath+"?"+url.Values{admin.ParamProvider: {provider}, admin.ParamLimit: {"1"}}.Encode(), nil, new(admin.Page))
+	}
+	var ready admin.ReadyAnswer
+	if err == nil && client.do(cmd.Context(), http.MethodGet, admin.ReadyPath, nil, &ready) == nil {
+		warnOfRefusedWrites(cmd, ready)
 	}
 	json, _ := flags.GetBool("json")
 	switch {

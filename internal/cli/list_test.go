@@ -28,6 +28,11 @@ func servePages(t *testing.T, answers ...any) *pages {
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		n := 0
 		_, _ = fmt.Sscanf(r.URL.Query().Get(admin.ParamCursor), "page %d", &n)
+		if r.URL.Path == admin.ReadyPath {
+			w.Header().Set("Content-Type", "application/json")
+			_ = json.NewEncoder(w).Encode(admin.ReadyAnswer{Stores: []admin.Readiness{{Store: "a", Ready: true}}})
+			return
+		}
 		p.asked = append(p.asked, r.URL.RawQuery)
 		answer := p.answers[n]
 		w.Header().Set("Content-Type", "application/json")

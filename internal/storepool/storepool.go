@@ -127,6 +127,9 @@ type InProgress struct {
 	// Unreplicated is the number of kept responses that were answered before wait_replicas
 	// replicas had them, including those of closed stores. It never decreases.
 	Unreplicated int64
+	// WritesRefused reports whether a store that a configuration uses refuses writes
+	// ([engine.Engine.WritesRefused]).
+	WritesRefused bool
 }
 
 // InProgress returns the sum over all stores. It does not call any store.
@@ -139,6 +142,7 @@ func (p *Pool) InProgress() InProgress {
 		sum.InFlight += inFlight
 		sum.Waiting += waiting
 		sum.Unreplicated += s.unreplicated()
+		sum.WritesRefused = sum.WritesRefused || s.InUse() && s.WritesRefused() != ""
 	}
 	return sum
 }

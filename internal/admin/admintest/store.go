@@ -36,6 +36,7 @@ type Store struct {
 	*engine.Engine
 	Records idempotency.Store // what is in it, even while it is away
 	Away    atomic.Bool
+	Full    atomic.Bool // it refuses what an operator changes
 	Damaged map[idempotency.Key]bool
 	Delay   time.Duration // of a list
 	Unused  bool          // by a configuration
@@ -111,8 +112,11 @@ func (a asked) Lookup(ctx context.Context, key idempotency.Key) (*idempotency.Re
 }
 
 func (a asked) Change(ctx context.Context, key idempotency.Key, c idempotency.Change) (*idempotency.Record, error) {
-	if a.of.Away.Load() {
+	switch {
+	case a.of.Away.Load():
 		return nil, ErrAway
+	case a.of.Full.Load():
+		return nil, idempotency.ErrFull
 	}
 	return a.Store.Change(ctx, key, c)
 }
