@@ -29,14 +29,12 @@ const (
 )
 
 // newClient returns a client that dials when it is first used.
-func newClient(o Options, d *dialer, c *credentials) goredis.UniversalClient {
+func newClient(o Options, d *dialer) goredis.UniversalClient {
 	goredis.SetLogger(clientLog{o.Logger.Named("client")}) // one for the process: that of the newest store
 	u := &goredis.UniversalOptions{
-		Addrs: o.Addresses, MasterName: o.Sentinel, DB: o.DB,
-		Username: o.Username, Password: o.Password, CredentialsProviderContext: c.provide,
+		Addrs: o.Addresses, MasterName: o.Sentinel,
 		SentinelUsername: o.SentinelUsername, SentinelPassword: o.SentinelPassword,
-		Dialer:    d.dialConn,
-		OnConnect: (&prober{log: o.Logger, clustered: o.clustered(), dialer: d}).probe,
+		Dialer: d.dialConn, // the handshake logs in and selects the database
 		// The store needs no push messages, and every proxy for Redis supports RESP2.
 		Protocol: 2, DisableIdentity: true,
 		MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},

@@ -2,7 +2,6 @@ package redis
 
 import (
 	"context"
-	"crypto/tls"
 	"fmt"
 	"net"
 	"sync"
@@ -11,16 +10,24 @@ import (
 	"time"
 
 	goredis "github.com/redis/go-redis/v9"
+	"go.uber.org/zap"
 )
 
 // dialFunc makes a connection to a server or a sentinel.
 type dialFunc func(ctx context.Context, network, address string) (net.Conn, error)
 
 // dialer dials the connections of a store, limits their reads and writes, and can close all of them.
-// It is also a go-redis hook, through which it sees failed dials.
+// It is also a go-redis hook, because only the hooks can tell a server from a sentinel.
 type dialer struct {
-	limits *limits
-	tls    func() (*tls.Config, error)
+	options     Options
+	limits      *limits
+	credentials *credentials
+	log         *zap.Logger
+	// accepted and refused have the run IDs of servers, and connected reports whether there is one.
+	accepted, refused sync.Map
+	connected         atomic.Bool
+	// roundTrip is how long the last handshake waited for the first reply, in ns.
+	roundTrip atomic.Int64
 	// ctx ends the dials under way when the store is closed.
 	ctx    context.Context
 	cancel context.CancelFunc
@@ -28,8 +35,7 @@ type dialer struct {
 	// address of its own.
 	master atomic.Pointer[string]
 
-	// Tests set these: dial replaces dialTLS; resolver and control are used by it.
-	dial     dialFunc
+	// Tests set these, for dialTLS.
 	resolver *net.Resolver
 	control  func(ctx context.Context, network, address string, c syscall.RawConn) error
 
@@ -39,14 +45,11 @@ type dialer struct {
 
 var _ goredis.Hook = (*dialer)(nil)
 
-func newDialer(o Options, l *limits) *dialer {
-	d := &dialer{limits: l, tls: o.TLS, dial: o.dial, resolver: net.DefaultResolver, open: make(map[*conn]struct{})}
+func newDialer(o Options, l *limits, c *credentials) *dialer {
+	d := &dialer{options: o, limits: l, credentials: c, log: o.Logger, resolver: net.DefaultResolver, open: make(map[*conn]struct{})}
 	d.ctx, d.cancel = context.WithCancel(context.Background())
 	return d
 }
-
-// subscribing marks the context of a subscription, whose connection waits for messages.
-type subscribing struct{}
 
 func (d *dialer) dialConn(ctx context.Context, network, address string) (net.Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
@@ -59,8 +62,8 @@ func (d *dialer) dialConn(ctx context.Context, network, address string) (net.Con
 	d.mu.Unlock()
 	var raw net.Conn
 	var err error
-	if d.dial != nil {
-		raw, err = d.dial(ctx, network, address)
+	if d.options.dial != nil {
+		raw, err = d.options.dial(ctx, network, address)
 	} else {
 		raw, err = d.dialTLS(ctx, network, address, c.setAwaits)
 	}
@@ -119,13 +122,18 @@ func (d *dialer) closeAll() {
 }
 
 // conn limits each read and write by the attempt timeout that is set at that time, and by the
-// handshake timeout before the first reply.
+// handshake timeout before the first reply. Over a slow link, an attempt may take twice as long as the first
+// reply: a second attempt would not be faster.
 type conn struct {
 	net.Conn   // nil during the dial
 	dialer     *dialer
 	address    string
 	startTime  time.Time
 	subscribes bool
+	// early is what the server sent behind the replies of the handshake.
+	early []byte
+	// roundTrip is how long the handshake waited for the first reply.
+	roundTrip time.Duration
 	// awaits says what the connection waits for; nil after the first reply.
 	awaits atomic.Pointer[string]
 }
@@ -135,6 +143,11 @@ func (c *conn) setAwaits(what string) { c.awaits.Store(&what) }
 // Read implements [net.Conn]. Before the first reply, no command of the store has been sent, so an
 // error is an [initError].
 func (c *conn) Read(b []byte) (int, error) {
+	if len(c.early) > 0 {
+		n := copy(b, c.early)
+		c.early = c.early[n:]
+		return n, nil
+	}
 	n, err := c.Conn.Read(b)
 	if c.awaits.Load() != nil {
 		if n > 0 {
@@ -147,7 +160,7 @@ func (c *conn) Read(b []byte) (int, error) {
 }
 
 func (c *conn) limit(t time.Time) time.Time {
-	timeout := c.dialer.limits.attemptTimeout()
+	timeout := max(c.dialer.limits.attemptTimeout(), 2*c.roundTrip)
 	if c.awaits.Load() != nil {
 		timeout = c.dialer.limits.handshakeTimeout()
 	} else if c.subscribes {
@@ -183,7 +196,7 @@ func (e *dialError) Unwrap() error { return e.err }
 // initializes a connection.
 func initError(err error) error { return &dialError{&dialError{err}} }
 
-// DialHook implements [goredis.Hook]. Instead of the error of a dial, it returns a connection that
+// DialHook implements [goredis.Hook]. It makes the handshake. Instead of the error of a dial, it returns a connection that
 // fails when it is used. go-redis counts the errors of dials: after as many as the size of the pool, it
 // dials only once a second, and a server that was unavailable for a moment would remain unavailable
 // for a second.
@@ -191,17 +204,30 @@ func (d *dialer) DialHook(next goredis.DialHook) goredis.DialHook {
 	return func(ctx context.Context, network, address string) (net.Conn, error) {
 		c, err := next(ctx, network, address)
 		if err != nil {
-			placeholder, _ := net.Pipe()
-			return failedConn{placeholder, initError(err)}, nil
+			err = initError(err)
+		} else if err = c.(interface{ handshake(context.Context) error }).handshake(ctx); err != nil {
+			_ = c.Close()
+			if d.ctx.Err() != nil {
+				err = goredis.ErrClosed
+			}
 		}
-		master := c.RemoteAddr().String()
-		d.master.Store(&master)
+		if err != nil {
+			placeholder, _ := net.Pipe()
+			return failedConn{placeholder, err}, nil
+		}
 		return c, nil
 	}
 }
 
-// ProcessHook implements [goredis.Hook].
-func (*dialer) ProcessHook(next goredis.ProcessHook) goredis.ProcessHook { return next }
+// ProcessHook implements [goredis.Hook]. go-redis sends HELLO over each new connection.
+func (*dialer) ProcessHook(next goredis.ProcessHook) goredis.ProcessHook {
+	return func(ctx context.Context, cmd goredis.Cmder) error {
+		if cmd.Name() == "hello" {
+			return nil // the handshake has logged in
+		}
+		return next(ctx, cmd)
+	}
+}
 
 // ProcessPipelineHook implements [goredis.Hook].
 func (*dialer) ProcessPipelineHook(next goredis.ProcessPipelineHook) goredis.ProcessPipelineHook {

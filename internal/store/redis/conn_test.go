@@ -199,7 +199,7 @@ func TestHangUpBeforeTheHandshake(t *testing.T) {
 	t.Parallel()
 	l := new(limits)
 	l.set(busyTimeout, 0)
-	d := newDialer(Options{TLS: always(&tls.Config{ServerName: "redis"})}, l)
+	d := newDialer(Options{TLS: always(&tls.Config{ServerName: "redis"})}, l, nil)
 	_, err := d.dialTLS(ctx, "tcp", hangsUp(t, ""), func(string) {})
 	if !connectionFailed(err) {
 		t.Errorf("%v; want an error after which another attempt is made", err)

@@ -1,7 +1,7 @@
 package redis
 
 import (
-	"context"
+	"cmp"
 	"fmt"
 	"sync"
 	"sync/atomic"
@@ -38,10 +38,11 @@ func (c *credentials) accept() {
 	}
 }
 
-// provide returns the credentials for a new connection.
-func (c *credentials) provide(context.Context) (username, password string, err error) {
+// newest returns the credentials for a new connection. Redis calls the user of a password without a name
+// default.
+func (c *credentials) newest() (username, password string) {
 	if newest, ok := newestCredentials.Load(c.server); ok && c.accepted.Load() && c.refused.Load() {
 		c = newest.(*credentials)
 	}
-	return c.username, c.password, nil
+	return cmp.Or(c.username, "default"), c.password
 }

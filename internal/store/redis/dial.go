@@ -13,7 +13,7 @@ const (
 	// dialTimeout limits a dial with its DNS lookup, which takes 5 s if the first name server does
 	// not answer. Callers do not wait that long; the connection serves later ones.
 	dialTimeout = 10 * time.Second
-	// minHandshakeTimeout is the minimum timeout of the TLS handshake, and of the first command on a
+	// minHandshakeTimeout is the minimum timeout of the TLS handshake, and of the first reply on a
 	// connection. A distant server takes some round trips, and a proxy first connects to its own
 	// server.
 	minHandshakeTimeout = 2 * time.Second
@@ -33,10 +33,10 @@ const (
 // the TLS settings for each connection, and the handshake ends with the context. It reports what it
 // waits for.
 func (d *dialer) dialTLS(ctx context.Context, network, address string, report func(string)) (net.Conn, error) {
-	if d.tls == nil {
+	if d.options.TLS == nil {
 		return d.connect(ctx, network, address, report)
 	}
-	config, err := d.tls()
+	config, err := d.options.TLS()
 	if err != nil {
 		return nil, err
 	}
@@ -124,4 +124,11 @@ func (d *dialer) connect(ctx context.Context, network, address string, report fu
 			return nil, ctx.Err()
 		}
 	}
+}
+
+// recommendedTimeout returns the timeout in which two attempts fit that each take twice as long as the first
+// reply of the last handshake; 0 if there was none.
+func (d *dialer) recommendedTimeout() time.Duration {
+	const step = 100 * time.Millisecond
+	return (time.Duration(d.roundTrip.Load())*5 + step - 1).Truncate(step)
 }

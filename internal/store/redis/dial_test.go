@@ -3,6 +3,7 @@ package redis
 import (
 	"context"
 	"encoding/binary"
+	"errors"
 	"net"
 	"slices"
 	"strings"
@@ -11,6 +12,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/alicebob/miniredis/v2"
 
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 	"github.com/caddy-dedup/caddy-dedup/internal/redistest"
@@ -69,6 +72,95 @@ func TestDistantRedis(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestSlowLink has a round trip of 240 ms and the default timeout. A dial and the first commands take longer
+// than the first caller waits. The dial goes on, and its connection serves the next one. A caller that
+// times out in between closes no connection. The error of a caller that times out names the timeout to set.
+func TestSlowLink(t *testing.T) {
+	for name, use := range map[string]func(s *Store) error{
+		"claim and settle": func(s *Store) error {
+			c := claimOf("a", "token")
+			claimed, err := s.Claim(ctx, c)
+			if err == nil {
+				err = s.Settle(ctx, c.Key, claimed.Record, kept(small))
+			}
+			return err
+		},
+		"renew": func(s *Store) error {
+			if err := s.Renew(ctx, claimOf("a", "token")); !errors.Is(err, idempotency.ErrGone) {
+				return err
+			}
+			return nil
+		},
+		"look up": func(s *Store) error { return s.Ready(ctx) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				server := miniredis.NewMiniRedis()
+				server.ClockTTL(true)
+				defer server.Close()
+				t.Cleanup(func() { time.Sleep(time.Second) }) // for what is under way when the store is closed
+				const oneWay = 120 * time.Millisecond
+				dials := 0
+				s := closeAtEnd(t, openWith(t, Options{Addresses: []string{"pipe:1"}, dial: func(context.Context, string, string) (net.Conn, error) {
+					dials++
+					time.Sleep(2 * oneWay) // SYN and its reply
+					conn, err := server.Dial()
+					return delayed(conn, oneWay), err
+				}}))
+				// The dial, its first reply and the time take three round trips. Two callers give up
+				// meanwhile, the second one perhaps.
+				err := use(s)
+				for n := 1; err != nil; n++ {
+					if want := "timeout to 1.2s"; n > 1 && !strings.Contains(err.Error(), want) {
+						t.Errorf("caller %d: %v; want %q", n, err, want)
+					}
+					if n == 3 {
+						t.Fatalf("caller %d: %v", n, err)
+					}
+					err = use(s)
+				}
+				wantErr(t, use(s), nil)
+				if dials > maxFlushes {
+					t.Errorf("%d dials, one for each flush are enough", dials)
+				}
+			})
+		})
+	}
+}
+
+// delayed returns the client's end of a connection over which data takes some time in each direction.
+func delayed(server net.Conn, oneWay time.Duration) net.Conn {
+	type packet struct {
+		arrives time.Time
+		data    []byte
+	}
+	client, far := net.Pipe()
+	carry := func(to, from net.Conn) {
+		packets := make(chan packet, 1<<10)
+		go func() {
+			defer close(packets)
+			for {
+				buffer := make([]byte, 64<<10)
+				n, err := from.Read(buffer)
+				packets <- packet{time.Now().Add(oneWay), buffer[:n]}
+				if err != nil {
+					return
+				}
+			}
+		}()
+		go func() {
+			for p := range packets {
+				time.Sleep(time.Until(p.arrives))
+				_, _ = to.Write(p.data) // fails if the other end is closed
+			}
+			_ = to.Close()
+		}()
+	}
+	carry(server, far)
+	carry(far, server)
+	return client
 }
 
 // If only the last address of a name answers, a dial reaches it within one operation.

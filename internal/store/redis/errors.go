@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	goredis "github.com/redis/go-redis/v9"
 
@@ -16,7 +17,7 @@ func access(prefix string) string { return "~" + prefix + "* &" + prefix + "* " 
 
 // commands are the rules of access that name commands.
 const commands = "+evalsha +eval +set +get +getrange +setrange +exists +del +rename +pexpire +pexpireat " +
-	"+type +time +info +scan +publish +subscribe +ping +hello +select +wait +asking +cluster|slots"
+	"+type +time +info +scan +publish +subscribe +ping +select +wait +asking +cluster|slots"
 
 // neededCommands is part of a hint. It lists all commands, because the error of a script does not name
 // the missing one.
@@ -95,6 +96,9 @@ func (s *Store) hint(err error) string {
 			"or the command was renamed: " + neededCommands
 	case contains("nknown Redis command called from script"):
 		return "a command was renamed: " + neededCommands
+	case isTimeout(err) && s.dialer.recommendedTimeout() > s.limits.timeout():
+		return fmt.Sprintf("the link to the server is slow: its first reply took %s; set timeout to %s or more",
+			time.Duration(s.dialer.roundTrip.Load()).Round(time.Millisecond), s.dialer.recommendedTimeout())
 	case isClosed(err):
 		return "the server closed the connection; if it always does, it may require TLS (set tls or rediss://), be in protected mode, or have reached maxclients"
 	default:

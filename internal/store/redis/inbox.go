@@ -62,9 +62,11 @@ type inbox struct {
 }
 
 func newInbox(c goredis.UniversalClient, n names, l *limits, log *zap.Logger) *inbox {
-	ctx, cancel := context.WithCancel(context.WithValue(context.Background(), subscribing{}, true))
+	name, copies := n.inbox(rand.Text()), n.copies()
+	// The handshake of the connection subscribes. That go-redis sends SUBSCRIBE again changes nothing.
+	ctx, cancel := context.WithCancel(context.WithValue(context.Background(), subscribing{}, []string{name, copies}))
 	return &inbox{
-		name: n.inbox(rand.Text()), copies: n.copies(), client: c, limits: l, log: log,
+		name: name, copies: copies, client: c, limits: l, log: log,
 		tried: make(chan struct{}), ctx: ctx, cancel: cancel,
 	}
 }

@@ -162,7 +162,10 @@ func (p *pipe) send(ctx context.Context, c *request) (maybeApplied bool, err err
 	}
 	p.mu.Lock()
 	p.used = time.Now()
-	if p.flushes == 0 && p.clock.known() && p.node.PoolStats().IdleConns > 0 {
+	deadline, _ := ctx.Deadline() // every operation has one ([Store.withTimeout])
+	// A caller that times out during its own flush would close the connection.
+	hasTime := deadline.Sub(p.used) >= max(p.pipes.limits.attemptTimeout(), 2*p.shortestFlush)
+	if hasTime && p.flushes == 0 && p.clock.known() && p.node.PoolStats().IdleConns > 0 {
 		p.flushes++
 		p.started = p.used
 		p.mu.Unlock()
@@ -175,7 +178,7 @@ func (p *pipe) send(ctx context.Context, c *request) (maybeApplied bool, err err
 	}
 	p.seq++
 	c.seq, c.done = p.seq, p.pipes.channels.Get().(chan struct{})
-	c.deadline, _ = ctx.Deadline() // every operation has one ([Store.withTimeout])
+	c.deadline = deadline
 	p.waiting = append(p.waiting, c)
 	p.startFlush(p.used)
 	if !p.ticking {
@@ -368,6 +371,9 @@ func refusesWait(err error) bool {
 func (p *pipe) measure(took time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if p.shortestFlush == 0 {
+		p.shortestFlush = took
+	}
 	took -= p.shortestFlush
 	p.shortestFlush += min(took, took/16)
 }

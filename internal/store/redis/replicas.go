@@ -91,3 +91,14 @@ func (s *Store) countReplicas(ctx context.Context, master *goredis.Client) int64
 	}
 	return n
 }
+
+// sentinelClient is what go-redis uses as the address of a client behind sentinels.
+const sentinelClient = "FailoverClient"
+
+// addressOf returns the address of a client's server.
+func (d *dialer) addressOf(client string) string {
+	if master := d.master.Load(); client == sentinelClient && master != nil {
+		return *master
+	}
+	return client
+}

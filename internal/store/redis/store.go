@@ -54,7 +54,7 @@ func (l *limits) timeout() time.Duration { return time.Duration(l.timeoutNanos.L
 // attemptTimeout limits each read and each write. An operation has time for two attempts.
 func (l *limits) attemptTimeout() time.Duration { return l.timeout() * 2 / 5 }
 
-// handshakeTimeout limits the TLS handshake, and the first command on a connection.
+// handshakeTimeout limits the TLS handshake, and the first reply on a connection.
 func (l *limits) handshakeTimeout() time.Duration { return max(minHandshakeTimeout, l.timeout()) }
 
 // replicas is the number of replicas that a kept response waits for.
@@ -72,8 +72,8 @@ func Open(o Options) (*Store, error) {
 		credentials: registerCredentials(o), executeTimeout: idempotency.ClaimTimeout,
 	}
 	s.limits.set(o.Timeout, o.WaitReplicas)
-	s.dialer = newDialer(o, s.limits)
-	s.client = newClient(o, s.dialer, s.credentials)
+	s.dialer = newDialer(o, s.limits, s.credentials)
+	s.client = newClient(o, s.dialer)
 	s.pipes = newPipes(s.limits, s.dialer, o.clustered())
 	s.inbox = newInbox(s.client, s.names, s.limits, o.Logger)
 	return s, nil
