@@ -86,6 +86,7 @@ func (c *claimCall) setRound(ctx context.Context) (_ idempotency.Claimed, done b
 	if err != nil {
 		return idempotency.Claimed{}, false, err
 	}
+	copy(value[atRevision:atLease], claimRevision)
 	var sent *request
 	var repeated bool
 	err = try(ctx, func() error {
@@ -211,6 +212,9 @@ func (c *claimCall) runScript(ctx context.Context, attempt *idempotency.Record) 
 		return reply{}, err
 	}
 	revision := newRevision()
+	if c.previous == nil && !c.isWritten {
+		copy(revision[:], claimRevision)
+	}
 	keepResponse, minExpiry := "", int64(0)
 	if attempt.Previous != nil {
 		keepResponse, minExpiry = "1", attempt.Previous.Expires.UnixMilli()

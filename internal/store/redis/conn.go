@@ -26,6 +26,8 @@ type dialer struct {
 	// accepted and refused have the run IDs of servers, and connected reports whether there is one.
 	accepted, refused sync.Map
 	connected         atomic.Bool
+	// comparesValues reports whether the server of the last handshake has SET with IFEQ.
+	comparesValues atomic.Bool
 	// roundTrip is how long the last handshake waited for the first reply, in ns.
 	roundTrip atomic.Int64
 	// ctx ends the dials under way when the store is closed.

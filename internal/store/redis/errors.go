@@ -77,7 +77,7 @@ func (s *Store) hint(err error) string {
 		return "the server requires a password: set password, and username if it has users"
 	case hasCode(err, "WRONGPASS"):
 		return "the server does not accept the username and password that are set"
-	case hasCode(err, "NOPERM"), contains("user executing the script can't"):
+	case hasCode(err, "NOPERM"), contains("user executing the script can't"), contains("ACL failure in script"):
 		return "the user may not do this; it needs the rules " + access(s.options.Prefix)
 	case isReplica && (s.options.Sentinel != "" || s.options.clustered()):
 		return "the server is a replica: a failover is under way, or has just happened"
@@ -94,7 +94,7 @@ func (s *Store) hint(err error) string {
 	case contains("unknown command"):
 		return "the server does not know a command that every redis has; it may be a sentinel: set sentinel to the master's name; " +
 			"or the command was renamed: " + neededCommands
-	case contains("nknown Redis command called from script"):
+	case contains("nknown Redis command called from script"), contains("nknown command called from script"):
 		return "a command was renamed: " + neededCommands
 	case isTimeout(err) && s.dialer.recommendedTimeout() > s.limits.timeout():
 		return fmt.Sprintf("the link to the server is slow: its first reply took %s; set timeout to %s or more",

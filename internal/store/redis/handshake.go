@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -134,6 +135,7 @@ func (d *dialer) accept(server, info string) error {
 		return initError(errReplica)
 	}
 	d.master.Store(&server)
+	d.comparesValues.Store(comparesValues(info))
 	if _, known := d.accepted.LoadOrStore(runID, true); known || runID == "" {
 		return nil
 	}
@@ -161,6 +163,18 @@ func checkVersion(info string) error {
 		return fmt.Errorf("the server is Redis %s; caddy-dedup needs Redis %d.0 or newer, or Valkey", version, minVersion)
 	}
 	return nil
+}
+
+// comparesValues reports whether the server has SET with IFEQ: Valkey 8.1, Redis 8.4.
+func comparesValues(info string) bool {
+	since := [2]int{8, 4}
+	version := infoField(info, "redis_version")
+	if valkey := infoField(info, "valkey_version"); valkey != "" {
+		version, since = valkey, [2]int{8, 1}
+	}
+	var has [2]int
+	_, err := fmt.Sscanf(version, "%d.%d", &has[0], &has[1])
+	return err == nil && slices.Compare(has[:], since[:]) >= 0
 }
 
 // evictionPolicy returns the policy by which the server evicts keys; "" if it evicts none, or that is not

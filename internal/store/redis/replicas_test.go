@@ -162,7 +162,7 @@ func TestWaitReplicasWithoutReply(t *testing.T) {
 	replica.Pause()
 	mustSettle(t, s, c, record, kept(small))
 	storetest.Equal(t, s.Unreplicated(), 1, "responses are counted")
-	storetest.Equal(t, calls(t, master)["evalsha"], 1, "times sent")
+	storetest.Equal(t, calls(t, master)["set"], 2, "SET, of the claim and of the settlement")
 }
 
 // While fewer replicas than wait_replicas are connected, settlements do not wait, and the store logs only

@@ -47,6 +47,10 @@ func TestRoundTrips(t *testing.T) {
 	<-s.inbox.tried
 	count := new(trips)
 	s.client.(*goredis.Client).AddHook(count)
+	settleScripts := 1
+	if s.dialer.comparesValues.Load() {
+		settleScripts = 0
+	}
 
 	var claimed idempotency.Claimed
 	claim := func(name, token string, want idempotency.Verdict) func() {
@@ -71,7 +75,7 @@ func TestRoundTrips(t *testing.T) {
 			must(t, s.Renew(ctx, claimOf("a", "1")))
 		}, 1, 1},
 		{"claim b", claim("b", "1", idempotency.Proceed), 1, 0},
-		{"settle small", settle("b", "1", kept(small)), 1, 1},
+		{"settle small", settle("b", "1", kept(small)), 1, settleScripts},
 		{"replay small", claim("b", "2", idempotency.ReplayKept), 1, 0},
 		{"claim c", claim("c", "1", idempotency.Proceed), 1, 0},
 		{"settle large", settle("c", "1", kept(large)), 1, 1},

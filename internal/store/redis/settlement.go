@@ -120,6 +120,9 @@ type settleCall struct {
 	// the record before it has its expiry already, and life is 0.
 	value []byte
 	life  time.Duration
+	// claimed is the value that the claim has written, if the server can compare it; nil if a script must
+	// settle the run.
+	claimed []byte
 	// body is written beside the record before the script runs: the body of a complete record's
 	// response, or the complete answer of a released run; nil for none.
 	body []byte
@@ -181,11 +184,28 @@ func (s *Store) newSettleCall(key idempotency.Key, claimed *idempotency.Record, 
 	for last > 0 && more[last-1] == nil {
 		last--
 	}
+	if len(c.keys) == 1 && last == 0 && s.dialer.comparesValues.Load() {
+		if c.claimed, err = claimedValue(key, claimed); err != nil {
+			return nil, err
+		}
+	}
 	c.args = append(c.args, c.value, expiry)
 	for _, arg := range more[:last] {
 		c.args = append(c.args, cmp.Or(arg, any("")))
 	}
 	return c, nil
+}
+
+// claimedValue returns the value that a claim of a key without a record has written.
+func claimedValue(key idempotency.Key, claimed *idempotency.Record) ([]byte, error) {
+	value, err := encodeValue(nil, key, claimed, 0)
+	if err != nil {
+		return nil, err
+	}
+	copy(value[atRevision:atLease], claimRevision)
+	putDigits(value[atLease:atExpiry], claimed.LeaseUntil.UnixMilli())
+	putDigits(value[atExpiry:atToken], claimed.Expires.UnixMilli())
+	return value, nil
 }
 
 // responseSizeHint estimates the maximum of what appendKept appends, in bytes.
@@ -227,6 +247,16 @@ func (c *settleCall) run(ctx context.Context, to target) (answer reply, replicas
 			answer, err = readReply(c.keys[0], &sent.Cmd)
 			return answer, sent.replicas, err
 		}
+	}
+	if c.claimed != nil {
+		sent := newRequest(ctx, "set", c.keys[0], c.value, "ifeq", c.claimed, "px", toMillis(c.life))
+		c.claimed = nil // of another attempt, the script knows whether this one has settled the run
+		prepare(sent)
+		if _, err := c.store.pipes.to(to).send(ctx, sent); err == nil || !answered(err) {
+			return reply{word: replyOK}, sent.replicas, err
+		}
+		// The value is another one, because the lease was renewed or others wait for the run, or the
+		// server refuses the command.
 	}
 	answer, sent, _, err := c.store.runScriptAt(ctx, to, settleScript, c.keys, prepare, c.args...)
 	if err != nil {

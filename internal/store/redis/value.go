@@ -63,6 +63,10 @@ const (
 	responseBeside = 'b'
 )
 
+// claimRevision is the revision of a claim of a key without a record, until the claim is written again. So the
+// settlement knows the whole value that was claimed ([settleCall.claimedValue]).
+const claimRevision = "0000000000"
+
 // newRevision returns a random text that differs from that of any other write: two writes with the same
 // token have the same revision with a probability of 2^-50.
 func newRevision() [revisionSize]byte {
