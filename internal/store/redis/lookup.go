@@ -11,7 +11,7 @@ import (
 func (s *Store) Lookup(ctx context.Context, key idempotency.Key) (*idempotency.Record, time.Time, error) {
 	ctx, cancel := s.withTimeout(ctx)
 	defer cancel()
-	f, err := s.lookUp(ctx, key)
+	f, _, err := s.lookUp(ctx, key)
 	if err != nil {
 		return nil, time.Time{}, err
 	}
@@ -24,16 +24,17 @@ func (s *Store) Ready(ctx context.Context) error {
 	return err
 }
 
-// lookUp reads a record. If there is none, only the time is set in the result.
-func (s *Store) lookUp(ctx context.Context, key idempotency.Key) (*found, error) {
+// lookUp reads a record. If there is none, only the time is set in the result. It also returns the value
+// without its response, even if that cannot be read; empty if caddy-dedup has not written it.
+func (s *Store) lookUp(ctx context.Context, key idempotency.Key) (_ *found, value []byte, err error) {
 	name := s.names.record(key)
 	var answer reply
-	err := try(ctx, func() (err error) {
+	err = try(ctx, func() (err error) {
 		answer, _, err = s.runScript(ctx, lookupScript, []string{name}, nil)
 		return err
 	})
 	if err != nil {
-		return nil, s.fail("look up", err)
+		return nil, nil, s.fail("look up", err)
 	}
 	f, err := readLookup(key, name, answer)
 	if f != nil && f.withdrawn {
@@ -42,7 +43,8 @@ func (s *Store) lookUp(ctx context.Context, key idempotency.Key) (*found, error)
 	if f == nil && err == nil {
 		f = &found{now: fromMillis(answer.now)}
 	}
-	return f, err
+	value, _ = answer.value(1)
+	return f, value, err
 }
 
 // readLookup reads a reply of lookup.lua. It returns nil if there is no value.

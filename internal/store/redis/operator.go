@@ -21,7 +21,7 @@ func (s *Store) Change(ctx context.Context, key idempotency.Key, c idempotency.C
 	call := &changeCall{store: s, key: key, change: c, keys: []string{s.names.record(key)}, until: time.Now().Add(s.executeTimeout)}
 	fail := func(err error) error { return s.fail("change to "+string(c.State), err) }
 	for ctx.Err() == nil {
-		current, err := s.lookUp(ctx, key)
+		current, _, err := s.lookUp(ctx, key)
 		if err != nil {
 			return nil, err
 		}
@@ -104,128 +104,47 @@ func (c *changeCall) writeResponse(ctx context.Context, revision [revisionSize]b
 	return nil
 }
 
-// forgetCall is one call of Forget.
-type forgetCall struct {
-	store *Store
-	key   idempotency.Key
-	name  string
-	// tokens are those of the record's latest run and of earlier ones, as the server has
-	// returned them. The script removes the responses of these runs.
-	tokens string
-	// unreadable is the version of an unreadable record whose head says that it is in flight.
-	unreadable string
-	pre        idempotency.Precondition
-	// version is what forget.lua may remove; "" for any record, if there is no precondition.
-	version string
-	// lostReply reports whether an attempt got no reply, so that it may have removed the record.
-	lostReply bool
-}
-
-// The versions that forget.lua takes in place of '<token>:<revision>'.
-const (
-	versionNone    = "none"     // remove nothing, and return the record
-	versionNotOurs = "not ours" // remove a value that is not a record
-)
-
-// Forget implements [idempotency.Store]. It also removes values that cannot be read.
+// Forget implements [idempotency.Store]. Like Change, it looks up the value and removes exactly that one, with
+// the responses of its runs. It also removes values that cannot be read.
 func (s *Store) Forget(ctx context.Context, key idempotency.Key, pre idempotency.Precondition) error {
 	ctx, cancel := s.withTimeout(ctx)
 	defer cancel()
-	c := &forgetCall{store: s, key: key, name: s.names.record(key), pre: pre}
-	if pre != (idempotency.Precondition{}) {
-		c.version = versionNone
-	}
+	name := s.names.record(key)
 	for ctx.Err() == nil {
-		answer, err := c.runScript(ctx)
-		if err != nil {
-			return s.fail("forget", err)
+		current, value, err := s.lookUp(ctx, key)
+		if _, unreadable := errors.AsType[*idempotency.UnreadableError](err); unreadable {
+			err = pre.CheckUnreadable()
+		} else if err == nil {
+			err = current.record.CheckChange(pre, current.now)
 		}
-		if done, err := c.handleReply(answer); done || err != nil {
+		if err != nil {
 			return err
+		}
+		keys := []string{name}
+		p, _ := splitValue(value) // what it has of an unreadable value
+		for token := range strings.FieldsSeq(string(p.token) + " " + string(p.earlier)) {
+			keys = append(keys, s.names.response(key, token))
+		}
+		var answer reply
+		inDoubt := false
+		err = try(ctx, func() (err error) {
+			var maybeApplied bool
+			answer, maybeApplied, err = s.runScript(ctx, forgetScript, keys, nil, value, s.names.copies())
+			inDoubt = inDoubt || maybeApplied
+			return err
+		})
+		switch {
+		case err != nil:
+			return s.fail("forget", err)
+		case answer.word == replyOK, answer.word == replyAbsent && inDoubt:
+			return nil
+		case answer.word == replyAbsent:
+			return idempotency.ErrGone
+		case answer.word == replyChanged && inDoubt:
+			return s.fail("forget", errors.New("the reply was lost, and the record has changed since; look it up again"))
+		case answer.word != replyChanged:
+			return answer.unexpected(name)
 		}
 	}
 	return s.fail("forget", fmt.Errorf("other callers kept changing the record: %w", ctx.Err()))
-}
-
-// runScript runs forget.lua with what earlier replies have said about the record.
-func (c *forgetCall) runScript(ctx context.Context) (answer reply, err error) {
-	keys := []string{c.name}
-	for token := range strings.FieldsSeq(c.tokens) {
-		keys = append(keys, c.store.names.response(c.key, token))
-	}
-	err = try(ctx, func() (err error) {
-		var maybeApplied bool
-		answer, maybeApplied, err = c.store.runScript(ctx, forgetScript, keys, nil, c.tokens, c.unreadable, c.store.names.copies(), c.version)
-		if maybeApplied {
-			c.lostReply = true
-		}
-		return err
-	})
-	return answer, err
-}
-
-// handleReply handles a reply of forget.lua. done is false if the script must run again.
-func (c *forgetCall) handleReply(answer reply) (done bool, err error) {
-	switch {
-	case answer.word == replyOK:
-		return true, nil
-	case answer.word == replyAbsent && c.lostReply:
-		return true, nil
-	case answer.word == replyAbsent:
-		return true, idempotency.ErrGone
-	case answer.word == replyInFlight && len(answer.rest) == 2:
-		value, _ := answer.value(2)
-		version, ok := answer.rest[1].(string)
-		if !ok {
-			return true, answer.unexpected(c.name)
-		}
-		if _, err := decodeFound(c.key, c.name, value, answer.now); err == nil {
-			return true, idempotency.ErrInFlight
-		}
-		c.unreadable = version
-		return c.compare(nil, version)
-	case (answer.word == replyChanged || answer.word == replyNotOurs) && c.lostReply && c.mayHaveRemoved():
-		// The record may be another one now.
-		return true, c.store.fail("forget", errors.New("the reply was lost, and the record has changed since; look it up again"))
-	case answer.word == replyNotOurs && c.version != "":
-		return c.compare(nil, versionNotOurs)
-	case answer.word == replyChanged && len(answer.rest) == 3:
-		value, _ := answer.value(3)
-		tokens, ok1 := answer.rest[1].(string)
-		version, ok2 := answer.rest[2].(string)
-		if !ok1 || !ok2 {
-			return true, answer.unexpected(c.name)
-		}
-		f, err := decodeFound(c.key, c.name, value, answer.now)
-		if err == nil && (f.record == nil || f.withdrawn) {
-			return true, idempotency.ErrGone // the value does not count any more, and will expire
-		}
-		c.tokens = tokens
-		if err != nil {
-			f = nil
-		}
-		return c.compare(f, version)
-	default:
-		return true, answer.unexpected(c.name)
-	}
-}
-
-// compare checks the precondition against a version of the record; f is nil if that cannot be read.
-// done is false if the script must run again, to remove this version.
-func (c *forgetCall) compare(f *found, version string) (done bool, err error) {
-	if c.version == "" {
-		return false, nil
-	}
-	if f != nil {
-		err = f.record.CheckChange(c.pre, f.now)
-	} else {
-		err = c.pre.CheckUnreadable()
-	}
-	c.version = version
-	return err != nil, err
-}
-
-// mayHaveRemoved reports whether the script, as it was sent last, may have removed a value.
-func (c *forgetCall) mayHaveRemoved() bool {
-	return c.tokens != "" || c.version == versionNotOurs
 }

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -299,7 +300,7 @@ func TestLostReplyToAnOperator(t *testing.T) {
 		}{
 			"release":  {changeScript, 1, idempotency.Change{State: idempotency.Released, Token: "operator"}},
 			"complete": {changeScript, 1, idempotency.Change{State: idempotency.Complete, Token: "operator", Response: kept(large).Response}},
-			"forget":   {forgetScript, 2, idempotency.Change{}},
+			"forget":   {forgetScript, 1, idempotency.Change{}},
 		} {
 			t.Run(fmt.Sprint(what, ", then a claim: ", claims), func(t *testing.T) {
 				command(t, server, "FLUSHALL")
@@ -320,7 +321,9 @@ func TestLostReplyToAnOperator(t *testing.T) {
 						t.Errorf("found %+v, %v; want what was there at first", found, err)
 					}
 				} else if err := s.Forget(ctx, c.Key, idempotency.Precondition{}); claims {
-					wantErr(t, err, idempotency.ErrInFlight)
+					if err == nil || !strings.Contains(err.Error(), "the reply was lost, and the record has changed since") {
+						t.Errorf("forget: %v; want that its outcome is unknown", err)
+					}
 				} else {
 					must(t, err)
 				}

@@ -56,8 +56,6 @@ const (
 	replyNoResponse = "no response"
 	replyChanged    = "changed"
 	replyForeign    = "foreign"
-	replyInFlight   = "in flight"
-	replyNotOurs    = "not ours"
 	replyOverdue    = "overdue"
 )
 

@@ -166,7 +166,8 @@ type parts struct {
 	response      []byte
 }
 
-// splitValue splits a value into its parts.
+// splitValue splits a value into its parts. Besides an error, it may return the parts of a value whose times
+// cannot be read.
 func splitValue(value []byte) (parts, error) {
 	var p parts
 	if len(value) < headSize || string(value[:atState]) != valueForm {
@@ -186,13 +187,16 @@ func splitValue(value []byte) (parts, error) {
 	p.lease, ok1 = digits(head[atLease:atExpiry])
 	p.expiry, ok2 = digits(head[atExpiry:atToken])
 	rest := value[headSize:]
-	if !ok1 || !ok2 || int64(len(rest)) < lengths[0]+lengths[1]+lengths[2]+lengths[3] {
+	if int64(len(rest)) < lengths[0]+lengths[1]+lengths[2]+lengths[3] {
 		return p, errNotOurs
 	}
 	p.token, rest = rest[:lengths[0]], rest[lengths[0]:]
 	rest = rest[lengths[1]:] // the channels, which only scripts read
 	p.earlier, rest = rest[:lengths[2]], rest[lengths[2]:]
 	p.record, p.response = rest[:lengths[3]], rest[lengths[3]:]
+	if !ok1 || !ok2 {
+		return p, errNotOurs
+	}
 	return p, nil
 }
 
