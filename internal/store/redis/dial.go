@@ -13,12 +13,10 @@ const (
 	// dialTimeout limits a dial with its DNS lookup, which takes 5 s if the first name server does
 	// not answer. Callers do not wait that long; the connection serves later ones.
 	dialTimeout = 10 * time.Second
-	// minHandshakeTimeout is the minimum timeout of the TLS handshake, and of the first reply on a
-	// connection. A distant server takes some round trips, and a proxy first connects to its own
-	// server.
+	// minHandshakeTimeout is the minimum timeout of connecting, of the TLS handshake, and of the first
+	// reply on a connection. A distant server takes some round trips, and a proxy first connects to its
+	// own server.
 	minHandshakeTimeout = 2 * time.Second
-	// maxHeadStart is how long, at most, a dial waits for one address before it tries the next one.
-	maxHeadStart = time.Second
 )
 
 // What a dial waits for. Errors quote it.
@@ -63,12 +61,12 @@ func (d *dialer) dialTLS(ctx context.Context, network, address string, report fu
 	return nil, err
 }
 
-// connect dials the addresses of a name. It starts the next dial soon after the previous one, and
-// returns the first connection. Go's dialer would wait at least two seconds for each address of a
-// family.
+// connect dials the addresses of a name one after the other. Together they take no longer than a handshake, so
+// that the next dial soon looks the name up again: after a failover it may have another address. Go's dialer
+// would wait at least two seconds for each.
 func (d *dialer) connect(ctx context.Context, network, address string, report func(string)) (net.Conn, error) {
 	one := net.Dialer{
-		Timeout:         d.limits.timeout(), // the next dial looks the name up again
+		Timeout:         d.limits.handshakeTimeout(),
 		KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: 15 * time.Second, Interval: 5 * time.Second, Count: 3},
 		ControlContext:  d.control,
 	}
@@ -82,48 +80,18 @@ func (d *dialer) connect(ctx context.Context, network, address string, report fu
 		return nil, err
 	}
 	report(awaitingConnect)
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	type result struct {
-		conn net.Conn
-		err  error
-	}
-	results := make(chan result)
-	dial := func(address string) {
-		conn, err := one.DialContext(ctx, network, address)
-		select {
-		case results <- result{conn, err}:
-		case <-ctx.Done():
-			if err == nil {
-				_ = conn.Close()
-			}
+	one.Timeout /= time.Duration(len(addresses))
+	for i, ip := range addresses {
+		conn, dialErr := one.DialContext(ctx, network, net.JoinHostPort(ip.String(), port))
+		if dialErr == nil {
+			return conn, nil
 		}
-	}
-	next := time.NewTimer(0)
-	defer next.Stop()
-	for dialed, failed := 0, 0; ; {
-		select {
-		case <-next.C:
-			if dialed < len(addresses) {
-				go dial(net.JoinHostPort(addresses[dialed].String(), port))
-				dialed++
-				next.Reset(min(d.limits.timeout()/4, maxHeadStart))
-			}
-		case got := <-results:
-			if got.err == nil {
-				return got.conn, nil
-			}
-			if failed++; failed > 1 {
-				got.err = fmt.Errorf("%w; %w", err, got.err)
-			}
-			if err = got.err; failed == len(addresses) {
-				return nil, err
-			}
-			next.Reset(0)
-		case <-ctx.Done():
-			return nil, ctx.Err()
+		if i > 0 {
+			dialErr = fmt.Errorf("%w; %w", err, dialErr)
 		}
+		err = dialErr
 	}
+	return nil, err
 }
 
 // recommendedTimeout returns the timeout in which two attempts fit that each take twice as long as the first

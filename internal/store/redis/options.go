@@ -31,7 +31,7 @@ type Options struct {
 	// Username and Password, which are for the servers.
 	SentinelUsername string
 	SentinelPassword string
-	// Cluster reports whether a single address is that of a cluster node.
+	// Cluster reports whether a single address is that of a cluster node. It is false with Sentinel.
 	Cluster bool
 	// Username is empty for Redis's default user. Any other user needs a Password.
 	Username string
@@ -87,7 +87,8 @@ func (o Options) String() string {
 	}
 }
 
-// Check returns an error if the options are invalid.
+// Check returns an error if the options are invalid. What depends on one setting alone, or on which are set, the
+// configuration checks, because it knows the line.
 func (o Options) Check() error {
 	if err := o.checkServers(); err != nil {
 		return err
@@ -128,18 +129,12 @@ func (o Options) checkServers() error {
 		return err
 	}
 	switch {
-	case o.Sentinel != "" && o.Cluster:
-		return errors.New("redis sentinel and cluster exclude each other; use one of them")
 	case o.Sentinel == "" && (o.SentinelUsername != "" || o.SentinelPassword != ""):
 		return errors.New("redis sentinel_username and sentinel_password need sentinel, with the master's name")
 	case o.DB < 0:
 		return fmt.Errorf("redis db %d is negative; databases count from 0", o.DB)
 	case o.DB > 0 && o.clustered():
 		return fmt.Errorf("redis db %d is not accepted: a cluster has database 0 alone; several addresses are a cluster", o.DB)
-	case o.Timeout < 0:
-		return fmt.Errorf("redis timeout %s is negative; it takes a duration such as %s", o.Timeout, DefaultTimeout)
-	case o.WaitReplicas < 0:
-		return fmt.Errorf("redis wait_replicas %d is negative; it takes a number of replicas, or 0 to wait for none", o.WaitReplicas)
 	}
 	return nil
 }

@@ -54,7 +54,7 @@ func (l *limits) timeout() time.Duration { return time.Duration(l.timeoutNanos.L
 // attemptTimeout limits each read and each write. An operation has time for two attempts.
 func (l *limits) attemptTimeout() time.Duration { return l.timeout() * 2 / 5 }
 
-// handshakeTimeout limits the TLS handshake, and the first reply on a connection.
+// handshakeTimeout limits connecting, the TLS handshake, and the first reply on a connection.
 func (l *limits) handshakeTimeout() time.Duration { return max(minHandshakeTimeout, l.timeout()) }
 
 // replicas is the number of replicas that a kept response waits for.

@@ -21,6 +21,7 @@ func TestTimeoutChanges(t *testing.T) {
 		server.ClockTTL(true)
 		defer server.Close()
 		slow := time.Duration(0)
+		t.Cleanup(func() { time.Sleep(slow) }) // for a reply that is under way when the store is closed
 		o := Options{Addresses: []string{"pipe:1"}, Timeout: time.Second}
 		o.dial = func(ctx context.Context, network, address string) (net.Conn, error) {
 			conn, err := dialMini(server)(ctx, network, address)
