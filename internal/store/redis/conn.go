@@ -198,24 +198,19 @@ func (e *dialError) Unwrap() error { return e.err }
 // initializes a connection.
 func initError(err error) error { return &dialError{&dialError{err}} }
 
-// DialHook implements [goredis.Hook]. It makes the handshake. Instead of the error of a dial, it returns a connection that
-// fails when it is used. go-redis counts the errors of dials: after as many as the size of the pool, it
-// dials only once a second, and a server that was unavailable for a moment would remain unavailable
-// for a second.
+// DialHook implements [goredis.Hook]. It makes the handshake. Instead of an error, it returns a connection
+// that fails when it is used. go-redis counts the errors of dials: after as many as the size of the pool,
+// it dials only once a second, and a server that was unavailable for a moment would remain unavailable for
+// a second.
 func (d *dialer) DialHook(next goredis.DialHook) goredis.DialHook {
 	return func(ctx context.Context, network, address string) (net.Conn, error) {
 		c, err := next(ctx, network, address)
 		if err != nil {
-			err = initError(err)
-		} else if err = c.(interface{ handshake(context.Context) error }).handshake(ctx); err != nil {
-			_ = c.Close()
-			if d.ctx.Err() != nil {
-				err = goredis.ErrClosed
-			}
+			return newFailedConn(initError(err)), nil
 		}
-		if err != nil {
-			placeholder, _ := net.Pipe()
-			return failedConn{placeholder, err}, nil
+		if err := c.(interface{ handshake(context.Context) error }).handshake(ctx); err != nil {
+			_ = c.Close()
+			return newFailedConn(err), nil
 		}
 		return c, nil
 	}
@@ -239,6 +234,11 @@ func (*dialer) ProcessPipelineHook(next goredis.ProcessPipelineHook) goredis.Pro
 type failedConn struct {
 	net.Conn
 	err error
+}
+
+func newFailedConn(err error) failedConn {
+	placeholder, _ := net.Pipe()
+	return failedConn{placeholder, err}
 }
 
 func (c failedConn) Write([]byte) (int, error) { return 0, c.err }

@@ -102,9 +102,9 @@ func TestSlowLink(t *testing.T) {
 				defer server.Close()
 				t.Cleanup(func() { time.Sleep(time.Second) }) // for what is under way when the store is closed
 				const oneWay = 120 * time.Millisecond
-				dials := 0
+				var dials atomic.Int64
 				s := closeAtEnd(t, openWith(t, Options{Addresses: []string{"pipe:1"}, dial: func(context.Context, string, string) (net.Conn, error) {
-					dials++
+					dials.Add(1)
 					time.Sleep(2 * oneWay) // SYN and its reply
 					conn, err := server.Dial()
 					return delayed(conn, oneWay), err
@@ -122,8 +122,8 @@ func TestSlowLink(t *testing.T) {
 					err = use(s)
 				}
 				wantErr(t, use(s), nil)
-				if dials > maxFlushes {
-					t.Errorf("%d dials, one for each flush are enough", dials)
+				if n := dials.Load(); n > maxFlushes {
+					t.Errorf("%d dials; one for each flush is enough", n)
 				}
 			})
 		})
