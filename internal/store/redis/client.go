@@ -28,13 +28,13 @@ const (
 	noLimit = time.Hour
 )
 
-// newClient returns a client that dials when it is first used.
-func newClient(o Options, d *dialer) goredis.UniversalClient {
+// newClient returns a client that dials when it is first used, by d's hooks and a function of d.
+func newClient(o Options, d *dialer, dial dialFunc) goredis.UniversalClient {
 	goredis.SetLogger(clientLog{o.Logger.Named("client")}) // one for the process: that of the newest store
 	u := &goredis.UniversalOptions{
 		Addrs: o.Addresses, MasterName: o.Sentinel,
 		SentinelUsername: o.SentinelUsername, SentinelPassword: o.SentinelPassword,
-		Dialer: d.dialConn, // the handshake logs in and selects the database
+		Dialer: dial, // the handshake logs in and selects the database
 		// The store needs no push messages, and every proxy for Redis supports RESP2.
 		Protocol: 2, DisableIdentity: true,
 		MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},

@@ -2,6 +2,7 @@ package redis
 
 import (
 	"context"
+	"crypto/tls"
 	"fmt"
 	"net"
 	"sync"
@@ -30,6 +31,8 @@ type dialer struct {
 	comparesValues atomic.Bool
 	// roundTrip is how long the last handshake waited for the first reply, in ns.
 	roundTrip atomic.Int64
+	// bodyAddress is [Options.bodyAddress].
+	bodyAddress func(address string) string
 	// ctx ends the dials under way when the store is closed.
 	ctx    context.Context
 	cancel context.CancelFunc
@@ -48,9 +51,19 @@ type dialer struct {
 var _ goredis.Hook = (*dialer)(nil)
 
 func newDialer(o Options, l *limits, c *credentials) *dialer {
-	d := &dialer{options: o, limits: l, credentials: c, log: o.Logger, resolver: net.DefaultResolver, open: make(map[*conn]struct{})}
+	d := &dialer{options: o, limits: l, credentials: c, log: o.Logger, bodyAddress: o.bodyAddress, resolver: net.DefaultResolver, open: make(map[*conn]struct{})}
 	d.ctx, d.cancel = context.WithCancel(context.Background())
 	return d
+}
+
+// moving marks the context of a dial for bodies. Its value is the [bodies].
+type moving struct{}
+
+// dialBody returns a function that dials a connection for bodies.
+func (d *dialer) dialBody(b *bodies) dialFunc {
+	return func(ctx context.Context, network, address string) (net.Conn, error) {
+		return d.dialConn(context.WithValue(ctx, moving{}, b), network, address)
+	}
 }
 
 func (d *dialer) dialConn(ctx context.Context, network, address string) (net.Conn, error) {
@@ -80,6 +93,10 @@ func (d *dialer) dialConn(ctx context.Context, network, address string) (net.Con
 		return nil, err
 	}
 	c.Conn = raw
+	if b, ok := ctx.Value(moving{}).(*bodies); ok {
+		c.body = b.node(d.bodyAddress(address))
+		setSendBuffer(raw)
+	}
 	if raw, ok := raw.(syscall.Conn); ok { // go-redis checks idle connections by it, except with TLS
 		return struct {
 			*conn
@@ -136,11 +153,42 @@ type conn struct {
 	early []byte
 	// roundTrip is how long the handshake waited for the first reply.
 	roundTrip time.Duration
+	// body is the server whose bodies the connection moves; nil for small commands.
+	body *bodyNode
 	// awaits says what the connection waits for; nil after the first reply.
 	awaits atomic.Pointer[string]
 }
 
 func (c *conn) setAwaits(what string) { c.awaits.Store(&what) }
+
+// setSendBuffer limits what the kernel holds of a body.
+func setSendBuffer(raw net.Conn) {
+	if over, ok := raw.(*tls.Conn); ok {
+		raw = over.NetConn()
+	}
+	if tcp, ok := raw.(interface{ SetWriteBuffer(bytes int) error }); ok {
+		_ = tcp.SetWriteBuffer(sendBuffer)
+	}
+}
+
+// Write implements [net.Conn]. It writes a body in pieces, each with a deadline of its own.
+func (c *conn) Write(b []byte) (n int, err error) {
+	if c.body == nil {
+		return c.Conn.Write(b)
+	}
+	for err == nil && n < len(b) {
+		if n > 0 {
+			if err := c.SetWriteDeadline(time.Now().Add(noLimit)); err != nil {
+				return n, err
+			}
+		}
+		var m int
+		m, err = c.Conn.Write(b[n:min(len(b), n+pieceSize)])
+		n += m
+		c.body.moved(m)
+	}
+	return n, err
+}
 
 // Read implements [net.Conn]. Before the first reply, no command of the store has been sent, so an
 // error is an [initError].
@@ -150,7 +198,15 @@ func (c *conn) Read(b []byte) (int, error) {
 		c.early = c.early[n:]
 		return n, nil
 	}
+	if c.body != nil {
+		if err := c.SetReadDeadline(time.Now().Add(noLimit)); err != nil {
+			return 0, err
+		}
+	}
 	n, err := c.Conn.Read(b)
+	if c.body != nil && n > 0 {
+		c.body.moved(n)
+	}
 	if c.awaits.Load() != nil {
 		if n > 0 {
 			c.awaits.Store(nil)
@@ -163,10 +219,13 @@ func (c *conn) Read(b []byte) (int, error) {
 
 func (c *conn) limit(t time.Time) time.Time {
 	timeout := max(c.dialer.limits.attemptTimeout(), 2*c.roundTrip)
-	if c.awaits.Load() != nil {
+	switch {
+	case c.awaits.Load() != nil:
 		timeout = c.dialer.limits.handshakeTimeout()
-	} else if c.subscribes {
+	case c.subscribes:
 		return t // perhaps the zero time, for no deadline
+	case c.body != nil:
+		timeout = c.dialer.limits.idleTimeout()
 	}
 	if limit := time.Now().Add(timeout); limit.Before(t) {
 		return limit
@@ -212,6 +271,10 @@ func (d *dialer) DialHook(next goredis.DialHook) goredis.DialHook {
 			_ = c.Close()
 			return newFailedConn(err), nil
 		}
+		master := c.RemoteAddr().String()
+		if before := d.master.Swap(&master); d.options.Sentinel != "" && before != nil && *before != master {
+			d.closeBodies(master)
+		}
 		return c, nil
 	}
 }
@@ -223,6 +286,22 @@ func (*dialer) ProcessHook(next goredis.ProcessHook) goredis.ProcessHook {
 			return nil // the handshake has logged in
 		}
 		return next(ctx, cmd)
+	}
+}
+
+// closeBodies closes the connections for bodies that lead to another server than the master: one that
+// hangs would keep them until they are used.
+func (d *dialer) closeBodies(master string) {
+	d.mu.Lock()
+	var old []*conn
+	for c := range d.open {
+		if c.Conn != nil && c.body != nil && c.RemoteAddr().String() != master {
+			old = append(old, c)
+		}
+	}
+	d.mu.Unlock()
+	for _, c := range old {
+		_ = c.Close()
 	}
 }
 

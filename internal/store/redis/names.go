@@ -37,11 +37,15 @@ func (n names) response(key idempotency.Key, token string) string {
 	return n.record(key) + ":" + token
 }
 
-// unsettled returns the name of that response until the run is settled. It has the revision of the
-// settlement: a late command of an earlier attempt, whose body may be sealed with another nonce, must
-// not replace the body of a later one.
-func (n names) unsettled(key idempotency.Key, token string, revision []byte) string {
-	return n.response(key, token) + ":" + string(revision) + ":unsettled"
+// unsettled returns the name of that response until the run is settled: one for all attempts to settle
+// it, so that they leave one copy. A body that is sealed has the start of its text in the name. A late
+// command of an earlier attempt, which was sealed with another nonce, must not replace it.
+func (n names) unsettled(key idempotency.Key, token string, r *idempotency.Response) string {
+	name := n.response(key, token) + ":unsettled"
+	if r.SealedBy != "" {
+		name += ":" + hex.EncodeToString(r.Body[:min(len(r.Body), 8)])
+	}
+	return name
 }
 
 // inbox returns the name of the channel of one process.

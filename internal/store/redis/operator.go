@@ -16,12 +16,12 @@ var errOverdue = errors.New("the command reached the server too late, or the ser
 // Change implements [idempotency.Store]. It looks up the record and replaces exactly that version. If
 // the record changes in between, Change tries again, as a claim does.
 func (s *Store) Change(ctx context.Context, key idempotency.Key, c idempotency.Change) (*idempotency.Record, error) {
-	ctx, cancel := s.withTimeout(ctx)
-	defer cancel()
+	step, cancel := s.withTimeout(ctx)
+	defer func() { cancel() }()
 	call := &changeCall{store: s, key: key, change: c, keys: []string{s.names.record(key)}, until: time.Now().Add(s.executeTimeout)}
 	fail := func(err error) error { return s.fail("change to "+string(c.State), err) }
-	for ctx.Err() == nil {
-		current, _, err := s.lookUp(ctx, key)
+	for step.Err() == nil {
+		current, _, err := s.lookUp(step, key)
 		if err != nil {
 			return nil, err
 		}
@@ -29,7 +29,15 @@ func (s *Store) Change(ctx context.Context, key idempotency.Key, c idempotency.C
 		if err != nil {
 			return nil, err
 		}
-		answer, err := call.run(ctx, current, changed)
+		if c.Response != nil && call.response == nil {
+			if err := call.writeResponse(ctx); err != nil {
+				return nil, fail(err)
+			}
+			cancel()
+			step, cancel = s.withTimeout(ctx)
+			call.until = time.Now().Add(s.executeTimeout)
+		}
+		answer, err := call.run(step, current, changed)
 		if err != nil {
 			return nil, fail(err)
 		}
@@ -47,7 +55,7 @@ func (s *Store) Change(ctx context.Context, key idempotency.Key, c idempotency.C
 			return nil, answer.unexpected(call.keys[0])
 		}
 	}
-	return nil, fail(fmt.Errorf("other callers kept changing the record: %w", ctx.Err()))
+	return nil, fail(fmt.Errorf("other callers kept changing the record: %w", step.Err()))
 }
 
 // changeCall is one call of Change.
@@ -69,11 +77,6 @@ func (c *changeCall) run(ctx context.Context, current *found, changed *idempoten
 		return reply{}, err
 	}
 	revision, repeated := newRevision(), ""
-	if c.change.Response != nil && c.response == nil {
-		if err := c.writeResponse(ctx, revision); err != nil {
-			return reply{}, err
-		}
-	}
 	prepare := func(sent *request) { sent.until, sent.deadlineArg = c.until, deadlineArg+len(c.keys)-1 }
 	expiry := changed.Expires.UnixMilli()
 	err = try(ctx, func() (err error) {
@@ -90,12 +93,11 @@ func (c *changeCall) run(ctx context.Context, current *found, changed *idempoten
 
 // writeResponse sets the response of the call, and writes its body if that is large: under a temporary
 // name, as a settlement does.
-func (c *changeCall) writeResponse(ctx context.Context, revision [revisionSize]byte) error {
+func (c *changeCall) writeResponse(ctx context.Context) error {
 	response, body := appendKept(nil, c.key, c.change.Token, c.change.Response)
 	if body != nil {
-		name := c.store.names.unsettled(c.key, c.change.Token, revision[:])
-		err := try(ctx, func() error { return c.store.client.Set(ctx, name, body, unsettledLife).Err() })
-		if err != nil {
+		name := c.store.names.unsettled(c.key, c.change.Token, c.change.Response)
+		if err := c.store.setBody(ctx, name, body); err != nil {
 			return readError(c.keys[0], err)
 		}
 		c.keys = append(c.keys, c.store.names.response(c.key, c.change.Token), name)

@@ -137,6 +137,8 @@ type pipe struct {
 	ticker        *time.Timer // calls tick while ticking
 	ticking       bool
 	flushCount    int64 // all flushes, for tests
+
+	answers atomic.Int64 // flushes with an answer
 }
 
 // flushBuffer has the commands of a flush, for reuse by later ones.
@@ -330,6 +332,9 @@ func (p *pipe) flush(ctx context.Context, batch ...*request) {
 	_, failed := f.pipeline.Exec(ctx)
 	clear(f.commands)
 
+	if failed == nil || answered(wait.Err()) {
+		p.answers.Add(1)
+	}
 	var now int64
 	if !f.time.Val().IsZero() {
 		now = f.time.Val().UnixMilli()

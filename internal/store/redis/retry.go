@@ -11,9 +11,12 @@ import (
 	goredis "github.com/redis/go-redis/v9"
 )
 
-// tryAgainInterval is the time between two attempts while the slot of the keys moves to
-// another node of a cluster.
-const tryAgainInterval = 10 * time.Millisecond
+// While the slot of the keys moves to another node of a cluster, the time between two attempts grows
+// from minTryAgain to maxTryAgain.
+const (
+	minTryAgain = 10 * time.Millisecond
+	maxTryAgain = 250 * time.Millisecond
+)
 
 // try makes an attempt. If it gets no reply and the context has not ended, try makes a second attempt
 // over another connection, so it must be safe to execute the command twice.
@@ -32,9 +35,9 @@ func try(ctx context.Context, attempt func() error) error {
 		}
 		err = next
 	}
-	for hasCode(err, "TRYAGAIN") {
+	for pause := minTryAgain; hasCode(err, "TRYAGAIN"); pause = min(2*pause, maxTryAgain) {
 		select {
-		case <-time.After(tryAgainInterval):
+		case <-time.After(pause):
 			err = attempt()
 		case <-ctx.Done():
 			return err

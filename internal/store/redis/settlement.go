@@ -1,6 +1,7 @@
 package redis
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"errors"
@@ -48,36 +49,56 @@ func (s *Store) Renew(ctx context.Context, c idempotency.Claim) error {
 }
 
 // Settle implements [idempotency.Store]. It takes one round trip, and a second one for a large response
-// that waits for replicas.
+// that waits for replicas. A large response is not limited by the timeout, but by the time in which
+// nothing moves ([moveBody]). Once the server has its body, only the script is repeated.
 func (s *Store) Settle(ctx context.Context, key idempotency.Key, claimed *idempotency.Record, settlement idempotency.Settlement) error {
 	if settlement.State == idempotency.Complete && settlement.Response == nil {
 		return errors.New("settle: a complete record needs its response")
 	}
-	ctx, cancel := s.withTimeout(ctx)
-	defer cancel()
+	step, cancel := s.withTimeout(ctx)
+	defer func() { cancel() }()
 	call, err := s.newSettleCall(key, claimed, settlement)
 	if err != nil {
 		return s.fail("settle", err)
 	}
-	node, err := s.nodeOf(ctx, call.keys[0])
+	node, err := s.nodeOf(step, call.keys[0])
 	if err != nil {
 		return s.fail("settle", err)
 	}
 	to := target{node: node}
 	replicated := s.limits.replicas() > 0 && settlement.State == idempotency.Complete
 	if replicated {
-		to.waits = s.enoughReplicas(ctx, node)
+		to.waits = s.enoughReplicas(step, node)
 	}
 	var answer reply
 	var replicas int64
-	attempts := 0
-	err = try(ctx, func() (err error) {
-		attempts++
-		answer, replicas, err = call.run(ctx, to)
-		return err
-	})
-	if err == nil && attempts == 1 {
-		reuse(call.value)
+	settled := false
+	if call.body != nil && !call.written {
+		answer, replicas, settled, err = call.runWithBody(ctx, to)
+		if err != nil && !settled {
+			answers := s.pipes.to(target{node: node}).answers.Load()
+			return s.fail("settle", s.bodies.countFailure(claimed.Token, len(call.body), answers, err))
+		}
+		cancel()
+		step, cancel = s.withTimeout(ctx)
+	}
+	if !settled {
+		attempts := 0
+		err = try(step, func() (err error) {
+			attempts++
+			answer, replicas, err = call.runScript(step, to)
+			return err
+		})
+		if err == nil && attempts == 1 {
+			reuse(call.value)
+		}
+	}
+	switch {
+	case call.body == nil:
+	case hasCode(err, "TRYAGAIN"), s.isRedirect(err), err != nil && !answered(err):
+		s.bodies.keepWritten(claimed.Token, failedBody{name: call.keys[2], head: bytes.Clone(call.head), size: len(call.body), expiry: call.expiry})
+	default:
+		s.bodies.forget(claimed.Token)
 	}
 	if err == nil && answer.word == replyNoResponse {
 		err = errNoResponse
@@ -92,7 +113,7 @@ func (s *Store) Settle(ctx context.Context, key idempotency.Key, claimed *idempo
 		replicas = -1 // an earlier attempt has settled it, over another connection
 	}
 	if replicated {
-		s.checkReplicated(ctx, to, replicas, key, claimed)
+		s.checkReplicated(step, to, replicas, key, claimed)
 	}
 	return nil
 }
@@ -124,8 +145,11 @@ type settleCall struct {
 	// settle the run.
 	claimed []byte
 	// body is written beside the record before the script runs: the body of a complete record's
-	// response, or the complete answer of a released run; nil for none.
-	body []byte
+	// response, or the complete answer of a released run; nil for none. head is the head of that response
+	// in the value. written reports whether the server has the body under its temporary name, until expiry.
+	body, head []byte
+	written    bool
+	expiry     time.Time
 }
 
 func (s *Store) newSettleCall(key idempotency.Key, claimed *idempotency.Record, settlement idempotency.Settlement) (*settleCall, error) {
@@ -147,8 +171,13 @@ func (s *Store) newSettleCall(key idempotency.Key, claimed *idempotency.Record, 
 			c.body, answer = answer, nil
 		}
 	default:
+		at := len(value)
 		if value, c.body = appendKept(value, key, claimed.Token, response); c.body != nil {
 			besideLife += responseMargin
+			if before := s.bodies.written(claimed.Token, len(c.body)); before != nil {
+				value = append(value[:at], before.head...)
+			}
+			c.head = value[at:]
 		}
 	}
 	c.value = value
@@ -169,7 +198,11 @@ func (s *Store) newSettleCall(key idempotency.Key, claimed *idempotency.Record, 
 		more[1] = toMillis(besideLife)
 	}
 	if c.body != nil {
-		c.keys = append(c.keys, s.names.unsettled(key, claimed.Token, value[atRevision:atLease]))
+		name := s.names.unsettled(key, claimed.Token, settlement.Response)
+		if before := s.bodies.written(claimed.Token, len(c.body)); before != nil {
+			c.written, name, c.expiry = true, before.name, before.expiry
+		}
+		c.keys = append(c.keys, name)
 	}
 	if answer != nil {
 		more[2] = answer
@@ -234,65 +267,69 @@ func appendKept(value []byte, key idempotency.Key, token string, r *idempotency.
 	return value, r.Body
 }
 
-// run makes one attempt to settle. It returns how many replicas have acknowledged it, -1 if that is
+// prepare gives a request that runs the script its value.
+func (c *settleCall) prepare(sent *request) { sent.value, sent.life = c.value, c.life }
+
+// runScript makes one attempt to settle. It returns how many replicas have acknowledged it, -1 if that is
 // unknown.
-func (c *settleCall) run(ctx context.Context, to target) (answer reply, replicas int64, err error) {
-	prepare := func(sent *request) { sent.value, sent.life = c.value, c.life }
-	if c.body != nil {
-		sent, err := c.writeBody(ctx, to, prepare)
-		if err != nil {
-			return reply{}, 0, readError(c.keys[0], err)
-		}
-		if sent != nil {
-			answer, err = readReply(c.keys[0], &sent.Cmd)
-			return answer, sent.replicas, err
-		}
-	}
+func (c *settleCall) runScript(ctx context.Context, to target) (answer reply, replicas int64, err error) {
 	if c.claimed != nil {
 		sent := newRequest(ctx, "set", c.keys[0], c.value, "ifeq", c.claimed, "px", toMillis(c.life))
 		c.claimed = nil // of another attempt, the script knows whether this one has settled the run
-		prepare(sent)
+		c.prepare(sent)
 		if _, err := c.store.pipes.to(to).send(ctx, sent); err == nil || !answered(err) {
 			return reply{word: replyOK}, sent.replicas, err
 		}
 		// The value is another one, because the lease was renewed or others wait for the run, or the
 		// server refuses the command.
 	}
-	answer, sent, _, err := c.store.runScriptAt(ctx, to, settleScript, c.keys, prepare, c.args...)
+	answer, sent, _, err := c.store.runScriptAt(ctx, to, settleScript, c.keys, c.prepare, c.args...)
 	if err != nil {
 		return reply{}, 0, err
 	}
 	return answer, sent.replicas, nil
 }
 
-// writeBody writes a large body beside the record, and runs the script in the same flush; the script
-// renames or removes the body. No other commands are in this flush, because they would wait for the
-// body. writeBody returns nil if it has only written the body: then the script must still be sent, by
-// its text, to another node, or in a flush that waits for replicas.
-func (c *settleCall) writeBody(ctx context.Context, to target, prepare func(*request)) (*request, error) {
+// runWithBody writes a large body beside the record, and runs the script in the same flush; the script
+// renames or removes the body. settled is false if only the body is written: then the script must still
+// be sent, by its text, to another node, or in a flush that waits for replicas. Otherwise
+// an error is that of the script.
+func (c *settleCall) runWithBody(ctx context.Context, to target) (answer reply, replicas int64, settled bool, err error) {
 	s := c.store
+	c.expiry = time.Now().Add(unsettledLife)
+	defer func() {
+		if err != nil {
+			err = readError(c.keys[0], err)
+		}
+	}()
 	if to.waits {
 		// A separate flush would occupy a connection while it waits. The script has a later
 		// offset in the replication stream, so its WAIT covers the body as well.
-		return nil, s.client.Set(ctx, c.keys[2], c.body, unsettledLife).Err()
+		return reply{}, 0, false, s.setBody(ctx, c.keys[2], c.body)
 	}
-	body := newRequest(ctx, "set", c.keys[2], c.body, "px", unsettledLife.Milliseconds())
-	settle := newScriptRequest(ctx, settleScript, false, c.keys, c.args...)
-	prepare(settle)
-	p := s.pipes.to(to)
-	if err := p.connect(ctx); err != nil {
-		return nil, err
+	node, n, err := s.bodyNodeOf(ctx, c.keys[0])
+	if err != nil {
+		return reply{}, 0, false, err
 	}
-	p.flush(ctx, body, settle)
-	err := body.Err()
-	if s.isRedirect(err) {
-		return nil, s.client.Set(ctx, c.keys[2], c.body, unsettledLife).Err()
+	settle, err := moveBody(ctx, s, n, n.writes, len(c.body), func() (*request, error) {
+		body := newRequest(ctx, "set", c.keys[2], c.body, "px", unsettledLife.Milliseconds())
+		settle := newScriptRequest(ctx, settleScript, false, c.keys, c.args...)
+		c.prepare(settle)
+		p := s.pipes.to(target{node: node})
+		if err := p.connect(ctx); err != nil {
+			return nil, err
+		}
+		p.flush(ctx, body, settle)
+		return settle, body.Err()
+	})
+	switch {
+	case s.isRedirect(err):
+		return reply{}, 0, false, s.setBody(ctx, c.keys[2], c.body)
+	case err != nil:
+		return reply{}, 0, false, err
+	case hasCode(settle.Err(), "NOSCRIPT"), hasCode(settle.Err(), "TRYAGAIN"), s.isRedirect(settle.Err()), connectionFailed(settle.Err()):
+		return reply{}, 0, false, nil // only the script is sent again
 	}
-	if err == nil && (hasCode(settle.Err(), "NOSCRIPT") || s.isRedirect(settle.Err())) {
-		return nil, nil
-	}
-	if err = cmp.Or(err, settle.Err()); err != nil {
-		return nil, err
-	}
-	return settle, nil
+	answer, err = readReply(c.keys[0], &settle.Cmd) // an error has removed the body
+	return answer, settle.replicas, true, err
 }

@@ -15,7 +15,7 @@ import (
 )
 
 // Store is an [idempotency.Store] in Redis. Every operation ends with the server's reply or at its
-// timeout, whatever the server does. It does not end earlier if its context is cancelled: a command that
+// timeout, whatever the server does; while a large body moves, its timeout moves ([bodies]). It does not end earlier if its context is cancelled: a command that
 // was sent cannot be withdrawn.
 type Store struct {
 	client      goredis.UniversalClient
@@ -25,6 +25,7 @@ type Store struct {
 	credentials *credentials
 	dialer      *dialer
 	pipes       *pipes
+	bodies      *bodies
 	inbox       *inbox
 	log         *zap.Logger
 	// slotsLoaded reports whether the client has loaded the slots of a cluster. slotLoads shares
@@ -54,6 +55,9 @@ func (l *limits) timeout() time.Duration { return time.Duration(l.timeoutNanos.L
 // attemptTimeout limits each read and each write. An operation has time for two attempts.
 func (l *limits) attemptTimeout() time.Duration { return l.timeout() * 2 / 5 }
 
+// idleTimeout is how long a connection that moves a body may move nothing.
+func (l *limits) idleTimeout() time.Duration { return idempotency.IdleTimeout(l.timeout()) }
+
 // handshakeTimeout limits connecting, the TLS handshake, and the first reply on a connection.
 func (l *limits) handshakeTimeout() time.Duration { return max(minHandshakeTimeout, l.timeout()) }
 
@@ -73,7 +77,9 @@ func Open(o Options) (*Store, error) {
 	}
 	s.limits.set(o.Timeout, o.WaitReplicas)
 	s.dialer = newDialer(o, s.limits, s.credentials)
-	s.client = newClient(o, s.dialer)
+	s.client = newClient(o, s.dialer, s.dialer.dialConn)
+	s.bodies = newBodies(s.limits)
+	s.bodies.client = newClient(o, s.dialer, s.dialer.dialBody(s.bodies))
 	s.pipes = newPipes(s.limits, s.dialer, o.clustered())
 	s.inbox = newInbox(s.client, s.names, s.limits, o.Logger)
 	return s, nil
@@ -85,7 +91,7 @@ func (s *Store) Tune(timeout time.Duration, waitReplicas int) { s.limits.set(tim
 // Close implements [idempotency.Store].
 func (s *Store) Close() error {
 	s.inbox.close()
-	err := s.client.Close()
+	err := errors.Join(s.client.Close(), s.bodies.client.Close())
 	s.dialer.cancel()
 	close(s.pipes.closed)
 	s.credentials.unregister()
