@@ -213,14 +213,28 @@ func (a *App) Cleanup() error {
 	return nil
 }
 
-// noteServerStop records when the first server started to stop.
+// noteServerStop records when the first server started to stop. If the process exits, responses that are
+// not stored in time are stored without their bodies.
 func (a *App) noteServerStop() {
 	now := time.Now()
-	a.stopTime.CompareAndSwap(nil, &now)
+	if a.stopTime.CompareAndSwap(nil, &now) && caddy.Exiting() {
+		time.AfterFunc(a.bodyLimit(), stores.DropBodies)
+	}
+}
+
+// bodyLimit returns how long after the stop began a body may be stored: until a second before the grace
+// period ends, so that there is time for the rest.
+func (a *App) bodyLimit() time.Duration {
+	const withoutGrace, rest = 5 * time.Second, time.Second
+	if grace := a.gracePeriod(); grace > 0 {
+		return max(grace-rest, grace/2)
+	}
+	return withoutGrace
 }
 
 // drain waits for runs, at most for drainLimit.
 func (a *App) drain() {
+	a.noteServerStop() // there may be no server
 	ctx, cancel := context.WithTimeout(context.Background(), a.drainLimit())
 	defer cancel()
 	stores.Drain(ctx)
@@ -230,11 +244,7 @@ func (a *App) drain() {
 // period: a supervisor is configured to kill the process after it. Without a grace period the
 // limit is the longest `timeout` of a handler.
 func (a *App) drainLimit() time.Duration {
-	module, err := a.ctx.AppIfConfigured("http")
-	if err != nil {
-		return a.maxRun
-	}
-	grace := duration(module.(*caddyhttp.App).GracePeriod)
+	grace := a.gracePeriod()
 	if grace <= 0 {
 		return a.maxRun
 	}
@@ -242,6 +252,15 @@ func (a *App) drainLimit() time.Duration {
 		grace -= time.Since(*started)
 	}
 	return max(grace, 0)
+}
+
+// gracePeriod returns the grace period of the servers, 0 for none.
+func (a *App) gracePeriod() time.Duration {
+	module, err := a.ctx.AppIfConfigured("http")
+	if err != nil {
+		return 0
+	}
+	return duration(module.(*caddyhttp.App).GracePeriod)
 }
 
 var (

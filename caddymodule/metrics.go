@@ -44,6 +44,7 @@ type metrics struct {
 	durations   *prometheus.HistogramVec
 	storeErrors *prometheus.CounterVec
 	takeovers   prometheus.Counter
+	bodies      prometheus.Counter
 	differing   *prometheus.CounterVec
 	overloads   *prometheus.CounterVec
 }
@@ -67,6 +68,8 @@ func newMetrics() *metrics {
 		storeErrors: newCounterVec("store_errors_total", "Failed store operations.", "operation"),
 		takeovers: prometheus.NewCounter(prometheus.CounterOpts(metricOpts("takeovers_total",
 			"Runs that took over a claim whose lease was not renewed."))),
+		bodies: prometheus.NewCounter(prometheus.CounterOpts(metricOpts("bodies_dropped_total",
+			"Responses kept without their bodies because the store could not take them."))),
 		differing: newCounterVec("differing_total", "Duplicates whose body differs from the first request with their key.", "provider", "observed"),
 		overloads: newCounterVec("overloads_total", "Requests and copies refused by a limit.", "limit"),
 	}
@@ -132,6 +135,9 @@ func (m *metrics) RunEnded(provider string, result engine.Result) {
 
 // TookOver implements [engine.Observer].
 func (m *metrics) TookOver() { m.takeovers.Inc() }
+
+// BodyDropped implements [engine.Observer].
+func (m *metrics) BodyDropped() { m.bodies.Inc() }
 
 // Overloaded implements [engine.Observer] and [exchange.Observer].
 func (m *metrics) Overloaded(limit engine.Limit) { m.overloads.WithLabelValues(string(limit)).Inc() }
@@ -211,7 +217,7 @@ func (g gauges) Collect(to chan<- prometheus.Metric) {
 // register registers the metrics with the registry of a configuration.
 func (m *metrics) register(registry prometheus.Registerer) error {
 	for _, collector := range []prometheus.Collector{
-		m.requests, m.runs, m.durations, m.storeErrors, m.takeovers, m.differing, m.overloads, processGauges,
+		m.requests, m.runs, m.durations, m.storeErrors, m.takeovers, m.bodies, m.differing, m.overloads, processGauges,
 	} {
 		err := registry.Register(collector)
 		if _, ok := errors.AsType[prometheus.AlreadyRegisteredError](err); err != nil && !ok {

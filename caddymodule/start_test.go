@@ -40,6 +40,15 @@ func TestNothingRunsBeforeTheStoreIsOpen(t *testing.T) {
 func TestStopTakesOneGracePeriod(t *testing.T) {
 	app, _ := provision(t, "}\ngrace_period 3s\nservers {", "dedup {", "timeout 2m", "}")
 	forever, _ := provision(t, "", "dedup {", "timeout 2m", "}")
+	short, _ := provision(t, "}\ngrace_period 1s\nservers {", "dedup {", "}")
+	for _, c := range []struct {
+		app  *App
+		want time.Duration
+	}{{app, 2 * time.Second}, {forever, 5 * time.Second}, {short, 500 * time.Millisecond}} {
+		if got := c.app.bodyLimit(); got != c.want {
+			t.Errorf("bodies may be stored for %s, want %s", got, c.want)
+		}
+	}
 	synctest.Test(t, func(t *testing.T) {
 		app.noteServerStop()
 		forever.noteServerStop()

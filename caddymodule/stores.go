@@ -12,6 +12,7 @@ import (
 	"github.com/caddyserver/caddy/v2"
 	"go.uber.org/zap"
 
+	"github.com/caddy-dedup/caddy-dedup/internal/engine"
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 	"github.com/caddy-dedup/caddy-dedup/internal/store/file"
 	"github.com/caddy-dedup/caddy-dedup/internal/store/memory"
@@ -19,7 +20,7 @@ import (
 )
 
 // stores has the open stores of the process.
-var stores = storepool.New(buffered.Busy, localCopies)
+var stores = storepool.New(buffered.Busy, localCopies, engine.NewUnstored(buffered.Half))
 
 // leasePerTimeout is the minimum ratio of lease to store timeout: one timeout for the claim, during
 // which the lease may start at any time, one for a renewal that fails, and one for the next.

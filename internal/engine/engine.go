@@ -40,6 +40,8 @@ type Options struct {
 	// Copies are the local copies of this process; nil for none. Close evicts those of its
 	// engine.
 	Copies *Copies
+	// Unstored limits the bodies that are not stored; nil for no limit.
+	Unstored *Unstored
 	// Observer is notified of what the engine does; nil for none.
 	Observer Observer
 }
@@ -80,7 +82,11 @@ type Engine struct {
 	// stopRetries ends retryCtx: settlements that are not stored by then are given up. Close ends
 	// it, too.
 	retryCtx    context.Context
-	stopRetries context.CancelFunc
+	stopRetries context.CancelCauseFunc
+	// dropBodies ends bodies: what is not stored by then is stored without its body.
+	bodies     context.Context
+	dropBodies context.CancelCauseFunc
+	failing    failing
 	// closing guards background: nothing may be added to it once Close waits for it.
 	closing sync.Mutex
 }
@@ -105,7 +111,8 @@ func New(store idempotency.Store, options Options) *Engine {
 	e.flights.byKey = make(map[idempotency.Key]*flight)
 	e.withdrawals.engine = e
 	e.copies = &ownCopies{options.Copies, e.store, ctx}
-	e.retryCtx, e.stopRetries = context.WithCancel(ctx)
+	e.retryCtx, e.stopRetries = context.WithCancelCause(ctx)
+	e.bodies, e.dropBodies = context.WithCancelCause(context.Background())
 	_, e.inProcess = store.(inProcess)
 	e.impaired, _ = store.(idempotency.Impaired)
 	e.timeout.Store(int64(options.Timeout))
@@ -320,8 +327,10 @@ func (e *Engine) sharedTimeout(timeout time.Duration) context.Context {
 // Close stops the background work and closes the store. It does not wait for runs:
 // [Engine.Drain] and [Engine.Finish] do.
 func (e *Engine) Close() error {
+	e.stopRetries(errExiting)
 	e.closing.Lock()
 	e.cancel()
+	e.dropBodies(errStopping)
 	e.closing.Unlock()
 	e.unsubscribe()
 	e.background.Wait()

@@ -214,6 +214,15 @@ func (f *flight) end(event flightEvent, found idempotency.Claimed, err error) {
 	f.moveLocked(event)
 }
 
+// replaceResult sets another result of a run whose settlement is not stored yet.
+func (f *flight) replaceResult(found idempotency.Claimed) {
+	f.all.mu.Lock()
+	defer f.all.mu.Unlock()
+	if f.state == unstored {
+		f.found = found
+	}
+}
+
 // askAgain ends the flight, and has its members ask the store again.
 func (f *flight) askAgain() { f.end(runOver, idempotency.Claimed{}, nil) }
 

@@ -18,6 +18,9 @@ type Observer interface {
 	TookOver()
 	// Overloaded is called when a limit refuses a request.
 	Overloaded(limit Limit)
+	// BodyDropped is called when a response is kept without its body, because the store cannot
+	// take it.
+	BodyDropped()
 	// Asked is called when an operation of the store has ended. failed reports whether the
 	// store could not be asked, or could not do it.
 	Asked(operation Operation, took time.Duration, failed bool)
@@ -87,6 +90,7 @@ type noopObserver struct{}
 func (noopObserver) RunEnded(string, Result)              {}
 func (noopObserver) TookOver()                            {}
 func (noopObserver) Overloaded(Limit)                     {}
+func (noopObserver) BodyDropped()                         {}
 func (noopObserver) Asked(Operation, time.Duration, bool) {}
 
 // resultOf returns the result of a run from its settlement, which was stored or not.
@@ -135,10 +139,22 @@ func (e *Engine) startCall(ctx context.Context, operation Operation, timeout tim
 	return call
 }
 
+// startMove starts a call of the store that moves a large body. Its timeout moves with the bytes.
+func (e *Engine) startMove(ctx context.Context, operation Operation) storeCall {
+	if e.inProcess {
+		return e.startCall(ctx, operation, 0)
+	}
+	call := storeCall{engine: e, operation: operation, start: time.Now()}
+	call.ctx, call.cancel = idempotency.WithProgress(ctx, e.Timeout())
+	return call
+}
+
 // done notifies the observer that the call has ended, notes a refused write, and returns the error.
 func (c *storeCall) done(err error) error {
 	took := time.Since(c.start)
-	c.engine.options.Observer.Asked(c.operation, took, c.failed(err))
+	failed := c.failed(err)
+	c.engine.failing.note(failed)
+	c.engine.options.Observer.Asked(c.operation, took, failed)
 	if err != nil && c.operation.writes() {
 		c.engine.refusals.noteRefused(err)
 	}

@@ -30,6 +30,8 @@ func (o *countingObserver) add(name string) {
 	o.counts[name]++
 }
 
+func (o *countingObserver) BodyDropped() { o.add("bodies dropped") }
+
 func (o *countingObserver) RunEnded(_ string, result engine.Result) { o.add("run " + string(result)) }
 
 func (o *countingObserver) TookOver() { o.add("takeover") }

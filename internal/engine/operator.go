@@ -34,8 +34,6 @@ func (e *Engine) Ready(ctx context.Context) error {
 // If the store still has the complete record without its response, the error is an
 // [*idempotency.UnreadableError].
 func (e *Engine) Response(ctx context.Context, key idempotency.Key, record *idempotency.Record) (*idempotency.Response, error) {
-	ctx, cancel := e.withTimeout(ctx, e.Timeout())
-	defer cancel()
 	response, err := e.response(ctx, key, record.Token)
 	if response != nil || err != nil || record.State != idempotency.Complete {
 		return response, err
@@ -47,9 +45,9 @@ func (e *Engine) Response(ctx context.Context, key idempotency.Key, record *idem
 	return nil, err
 }
 
-// response asks the store for the response of a run.
+// response asks the store for the response of a run, which takes as long as its bytes move.
 func (e *Engine) response(ctx context.Context, key idempotency.Key, token string) (*idempotency.Response, error) {
-	call := e.startCall(ctx, OperationResponse, e.Timeout())
+	call := e.startMove(ctx, OperationResponse)
 	response, err := e.store.Response(call.ctx, key, token)
 	return response, call.done(err)
 }
@@ -141,7 +139,7 @@ func (e *Engine) change(ctx context.Context, as Operation, done string, key idem
 	defer e.copies.invalidate(key) // also with an error: perhaps it was done
 	operator, _ := ctx.Value(operatorKey{}).(Operator)
 	c.Token, c.Reason = e.options.NewToken(), idempotency.CutReason(done+" by "+operator.String())
-	call := e.startCall(ctx, as, e.Timeout())
+	call := e.startMove(ctx, as)
 	found, err := e.store.Change(call.ctx, key, c)
 	if call.done(err) != nil {
 		return err

@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"context"
 	"sync/atomic"
 	"time"
 
@@ -35,6 +36,8 @@ type Run struct {
 	endedAt   time.Time
 	onStored  func() // nil once it was called
 	logFields []zap.Field
+	// bodies ends when the body is dropped.
+	bodies context.Context
 }
 
 // newRun returns the run of a claim. The caller starts the renewal of its lease.

@@ -39,6 +39,7 @@ func (r *Run) Settle(end idempotency.End, onStored func(), logFields ...zap.Fiel
 		return idempotency.Settlement{}, idempotency.ErrFenced
 	}
 	r.end, r.endedAt, r.onStored, r.logFields = end, time.Now(), onStored, logFields
+	defer r.startBodies()()
 	r.flight.setStoring()
 	returned := false
 	defer func() {
@@ -76,7 +77,10 @@ func (r *Run) Settle(end idempotency.End, onStored func(), logFields ...zap.Fiel
 func (r *Run) trySettle() (idempotency.Settlement, error) {
 	read := r.engine.copies.snapshot()
 	s := r.settlement()
-	err := r.engine.settle(r.claim.Key, r.current(), s)
+	if movesBody(s) {
+		defer r.renewWhile()()
+	}
+	err := r.engine.settle(r.bodies, r.claim.Key, r.current(), s)
 	if errors.Is(err, idempotency.ErrGone) && r.replaces() != nil && s.State == idempotency.Released {
 		// The store has also lost the response that this run was to replace. Without it, the
 		// key may have to be held, or this response kept as that of the last attempt.
@@ -87,21 +91,18 @@ func (r *Run) trySettle() (idempotency.Settlement, error) {
 	case !errors.Is(err, idempotency.ErrGone):
 	case s.State != idempotency.Released:
 		if err = r.reclaim(); err == nil {
-			err = r.engine.settle(r.claim.Key, r.current(), s)
+			err = r.engine.settle(r.bodies, r.claim.Key, r.current(), s)
 		}
 	case r.wasLost.Load():
 		// A renewal may have written the claim again, or be about to. No run would settle
 		// that claim.
 		r.engine.withdrawals.add(r.claim, r.current())
 	}
-	if errors.Is(err, idempotency.ErrTooLarge) {
-		if reduced := r.end.Response.Reduced(); reduced != nil {
-			r.logger().Warn("too large: the store has no room for the response; its body is not kept",
-				zap.Int("status", reduced.Status), zap.Int("bytes", len(r.end.Response.Body)))
-			r.end.Response, r.end.Reason = reduced, "the response was not kept: the store has no room for it"
-			r.responseDone()
-			return r.trySettle()
-		}
+	switch {
+	case errors.Is(err, idempotency.ErrTooLarge) && r.dropBody(err):
+		return r.trySettle()
+	case isUnstored(err) && r.bodies.Err() != nil && r.engine.ctx.Err() == nil && r.hasBody() && r.dropBody(context.Cause(r.bodies)):
+		return r.trySettle()
 	}
 	if err == nil {
 		r.copyResponse(read, s)
@@ -109,18 +110,23 @@ func (r *Run) trySettle() (idempotency.Settlement, error) {
 	return s, err
 }
 
-// minStoreRate is the slowest rate, in bytes a second, at which a store may take a response. The
-// timeout of a large response is longer by it: with a fixed one no attempt could store it.
-const minStoreRate = 1 << 20
+// isUnstored reports whether another attempt may store what this one, with its error, has not.
+func isUnstored(err error) bool {
+	return err != nil && !errors.Is(err, idempotency.ErrFenced) && !errors.Is(err, idempotency.ErrGone)
+}
 
-// settle stores a settlement, without retries.
-func (e *Engine) settle(key idempotency.Key, claimed *idempotency.Record, s idempotency.Settlement) error {
-	timeout := e.Timeout()
-	if s.Response != nil {
-		more := time.Duration(len(s.Response.Body)) * time.Second / minStoreRate
-		timeout += more.Truncate(10 * time.Millisecond) // small responses have the same timeout, and so share contexts
+// movingBody is the size in bytes of a body from which a step that moves it takes as long as its bytes
+// move. Smaller ones have the timeout of other operations, and so share contexts.
+const movingBody = 8 << 10
+
+// settle stores a settlement, without retries. bodies ends what is done for its body.
+func (e *Engine) settle(bodies context.Context, key idempotency.Key, claimed *idempotency.Record, s idempotency.Settlement) error {
+	var call storeCall
+	if movesBody(s) {
+		call = e.startMove(bodies, OperationSettle)
+	} else {
+		call = e.startCall(context.Background(), OperationSettle, e.Timeout())
 	}
-	call := e.startCall(context.Background(), OperationSettle, timeout)
 	return call.done(e.store.Settle(call.ctx, key, claimed, s))
 }
 
@@ -175,15 +181,20 @@ func (r *Run) settleLater(s idempotency.Settlement) {
 
 // retry retries the settlement until the deadline, and returns the result of the run.
 func (r *Run) retry(deadline time.Time) Result {
+	defer r.startBodies()()
+	defer r.engine.options.Unstored.add(r)()
 	for delay := minRetryPause; time.Now().Before(deadline); delay = min(2*delay, maxRetryPause, r.claim.Lease/3) {
-		if !pause(r.engine.retryCtx, delay) {
-			return r.neverStored("the process stops")
+		if !r.pauseRetry(spread(delay)) {
+			return r.neverStored(context.Cause(r.engine.retryCtx).Error())
+		}
+		if r.hasBody() && r.bodies.Err() != nil {
+			r.dropBody(context.Cause(r.bodies))
 		}
 		// A store that has no room for the response may still renew the lease. Renew first: the
 		// rest of the lease may be shorter than another settlement that hangs.
 		_ = r.renewOnce()
 		s, err := r.trySettle()
-		if err == nil || errors.Is(err, idempotency.ErrFenced) || errors.Is(err, idempotency.ErrGone) {
+		if !isUnstored(err) {
 			r.log(s, err)
 			if err == nil {
 				r.logger().Info("the run's end is stored now", zap.String("state", string(s.State)))
@@ -192,6 +203,23 @@ func (r *Run) retry(deadline time.Time) Result {
 		}
 	}
 	return r.neverStored("its retention is over")
+}
+
+// pauseRetry waits before the next attempt, not longer than the body may take. It returns false if there
+// is to be none.
+func (r *Run) pauseRetry(d time.Duration) bool {
+	var dropped <-chan struct{}
+	if r.hasBody() {
+		dropped = r.bodies.Done()
+	}
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-dropped:
+	case <-r.engine.retryCtx.Done():
+	}
+	return r.engine.retryCtx.Err() == nil
 }
 
 func (r *Run) neverStored(why string) Result {

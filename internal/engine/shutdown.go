@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
+	"time"
 
 	"go.uber.org/zap"
 
@@ -63,7 +65,7 @@ func (t *tally) wait(ctx context.Context) (left int, err error) {
 // room: the process loses them anyway.
 func (e *Engine) Drain(ctx context.Context) error {
 	if e.inProcess {
-		e.stopRetries()
+		e.stopRetries(errExiting)
 	}
 	if err := e.awaitSettled(ctx); err != nil {
 		return err
@@ -97,6 +99,37 @@ func (e *Engine) Idle() bool {
 	return e.unsettled.count() == 0 && e.observed.count() == 0 && e.withdrawals.inDoubt.count() == 0
 }
 
+// failing is since when every call of a store has failed.
+type failing struct {
+	since atomic.Pointer[time.Time] // nil after a success
+}
+
+func (f *failing) note(failed bool) {
+	switch since := f.since.Load(); {
+	case !failed && since != nil:
+		f.since.Store(nil)
+	case failed && since == nil:
+		now := time.Now()
+		f.since.CompareAndSwap(nil, &now)
+	}
+}
+
+// FailingSince returns since when every call of the store has failed. ok is false if the last one has not.
+func (e *Engine) FailingSince() (since time.Time, ok bool) {
+	if since := e.failing.since.Load(); since != nil {
+		return *since, true
+	}
+	return time.Time{}, false
+}
+
+// GiveUp gives up the settlements that are not stored, now and later, for a reason. It returns how many
+// runs are not settled.
+func (e *Engine) GiveUp(why error) (runs int) {
+	runs, _ = e.InProgress()
+	e.stopRetries(why)
+	return runs
+}
+
 // Abandon settles all runs in flight as unknown, for a process that exits before they end, and
 // refuses new ones. It drains for the time of one operation; after that, it gives up and logs
 // the settlements that are not stored.
@@ -113,7 +146,7 @@ func (e *Engine) Abandon() error {
 	defer cancel()
 	err := e.Drain(ctx)
 	if err != nil {
-		e.stopRetries()
+		e.stopRetries(errExiting)
 		ctx, cancel := e.withTimeout(context.Background(), e.Timeout())
 		defer cancel()
 		_ = e.awaitSettled(ctx)
@@ -125,5 +158,8 @@ func (e *Engine) Abandon() error {
 func (r *Run) abandon() {
 	_, _ = r.Settle(idempotency.End{How: idempotency.Unknown}, nil, zap.NamedError("error", errExited)) // Settle logs it
 }
+
+// errExiting is why settlements are given up.
+var errExiting = errors.New("the process stops")
 
 var errExited = errors.New("the process exited before the run had ended")

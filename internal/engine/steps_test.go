@@ -54,6 +54,17 @@ func (s *stage) replicaStep(r *replica, verb string, args []string) {
 				s.t.Errorf("%s: called at %v, want call %d after %s", args[0], calls, i+1, want)
 			}
 		}
+	case "paused": // between the calls of an operation, each time for half of this or longer, up to this
+		calls := r.link.times(args[0])
+		for i, want := range args[1:] {
+			longest := s.duration(want)
+			if i+1 >= len(calls) {
+				s.t.Fatalf("%s: called at %v, want %d pauses", args[0], calls, len(args)-1)
+			}
+			if d := calls[i+1].Sub(calls[i]); d < longest/2 || d > longest {
+				s.t.Errorf("%s: pause %d took %v, want between half of %v and that", args[0], i+1, d, want)
+			}
+		}
 	case "has": // a state with this attempt in the store, or nothing
 		if args[0] != "nothing" {
 			r.wantState(s.request(args[2:]), states[args[0]], s.number(args[1]))

@@ -145,7 +145,7 @@ func (ws *withdrawals) try(w *withdrawal) error {
 // release releases the claim. It returns false if there was nothing to release: the store has not
 // executed the claim, at least not yet, or the record is damaged.
 func (ws *withdrawals) release(w *withdrawal) (released bool, err error) {
-	err = ws.engine.settle(w.claim.Key, w.record, idempotency.Settlement{
+	err = ws.engine.settle(ws.engine.ctx, w.claim.Key, w.record, idempotency.Settlement{
 		State:           idempotency.Released,
 		Retention:       w.claim.Retention,
 		AnswerRetention: w.claim.Lease,

@@ -62,6 +62,13 @@ func (b *Budget) Used() int64 {
 	return b.used
 }
 
+// Half returns half of the limit, in bytes.
+func (b *Budget) Half() int64 {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.limit / 2
+}
+
 // SetLimit changes the limit, in bytes. What is held already stays.
 func (b *Budget) SetLimit(bytes int64) {
 	b.mu.Lock()

@@ -53,7 +53,7 @@ func newObserving(t *testing.T, change func(*Config)) *observing {
 		Policies: map[string]idempotency.Policy{"": {Terms: idempotency.Terms{Lease: time.Hour, Retention: time.Hour}}},
 		Timeout:  time.Hour, Wait: time.Minute, MaxRequestBody: 100, MaxResponseBody: 100,
 		Budget: NewBudget(1 << 20), Observer: o, Logger: logger,
-		Store: &storepool.Handle{Pool: storepool.New(nil, nil), Config: o, Key: "test", Logger: logger},
+		Store: &storepool.Handle{Pool: storepool.New(nil, nil, nil), Config: o, Key: "test", Logger: logger},
 	}
 	if change != nil {
 		change(&c)

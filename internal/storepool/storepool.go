@@ -25,8 +25,9 @@ type Pool struct {
 	// opened.
 	Observer engine.Observer
 
-	room   func() error
-	copies *engine.Copies
+	room     func() error
+	copies   *engine.Copies
+	unstored *engine.Unstored
 
 	mu   sync.Mutex
 	open map[string]*Store // by key
@@ -34,9 +35,9 @@ type Pool struct {
 	unreplicated int64
 }
 
-// New returns an empty pool. room and copies are for the engines ([engine.Options]).
-func New(room func() error, copies *engine.Copies) *Pool {
-	return &Pool{room: room, copies: copies, open: make(map[string]*Store)}
+// New returns an empty pool. room, copies and unstored are for the engines ([engine.Options]).
+func New(room func() error, copies *engine.Copies, unstored *engine.Unstored) *Pool {
+	return &Pool{room: room, copies: copies, unstored: unstored, open: make(map[string]*Store)}
 }
 
 // enter enters the store of a handle and returns it. It opens the store if necessary, without delaying
@@ -80,6 +81,7 @@ func (p *Pool) start(s *Store, h *Handle) {
 		NewExecutionID: func() string { return uuid.Must(uuid.NewV7()).String() }, // RFC 9562: sorted by time
 		Room:           p.room,
 		Copies:         p.copies,
+		Unstored:       p.unstored,
 		Observer:       p.Observer,
 	})
 	s.Configure(h.Settings) // until addConfiguration
@@ -151,6 +153,14 @@ func (p *Pool) InProgress() InProgress {
 func (p *Pool) Drain(ctx context.Context) {
 	for _, s := range p.all() {
 		_ = s.Drain(ctx) // Exit logs what is left
+	}
+}
+
+// DropBodies stores all runs without their bodies that are not stored yet, for a process that is about to
+// exit.
+func (p *Pool) DropBodies() {
+	for _, s := range p.all() {
+		s.DropBodies()
 	}
 }
 

@@ -18,7 +18,7 @@ import (
 )
 
 // pool has the stores that tests open.
-var pool = New(func() error { return nil }, nil)
+var pool = New(func() error { return nil }, nil, nil)
 
 // countedStore is a memory store that counts settlements and records its limit. It can be
 // unavailable for settlements, and lose the replies to claims.
@@ -264,7 +264,7 @@ func TestStoreIsClosedAfterItsLastWork(t *testing.T) {
 
 func TestExitClosesStoresAndSettlesRuns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := New(func() error { return nil }, engine.NewCopies(0))
+		p := New(func() error { return nil }, engine.NewCopies(0), nil)
 		idle, busy, left := &countedModule{key: "idle"}, &countedModule{key: "busy"}, &countedModule{key: "left"}
 		open := make(map[*countedModule]*Store)
 		for _, m := range []*countedModule{idle, busy, left} {
@@ -300,7 +300,7 @@ func TestExitWaitsOnlySoLongForAStoreToClose(t *testing.T) {
 		m := &countedModule{key: t.Name(), closes: make(chan struct{})}
 		core, logs := observer.New(zap.ErrorLevel)
 		h := m.handleOf(10, zap.New(core))
-		h.Pool = New(func() error { return nil }, engine.NewCopies(0))
+		h.Pool = New(func() error { return nil }, engine.NewCopies(0), nil)
 		store := started(t, h)
 		h.Stop()
 		start := time.Now()

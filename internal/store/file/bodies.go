@@ -25,7 +25,8 @@ import (
 // has expired. The sweeper removes it as a whole some time later, including bodies whose values were
 // removed or, because of a crash, never written. That needs neither the database nor free space.
 //
-// A slow disk may need more time for a body than a settlement waits. So only a few bodies are written
+// A slow disk may need more time for a body than a settlement waits, which is until no piece of any body
+// is written for a while. So only a few bodies are written
 // at a time, in pieces between which the disk can flush the log. A body whose write has started is
 // written to its end, once: the next attempt of the settlement uses it.
 const (
@@ -67,6 +68,7 @@ type bodies struct {
 	fs      vfs.FS
 	root    string
 	writing *semaphore.Weighted // of maxWriting
+	moved   idempotency.Progress
 	mu      sync.Mutex
 	open    map[string]*segment // by bucket; the segments that take more bodies
 
@@ -144,8 +146,9 @@ func (b *bodies) write(ctx context.Context, key idempotency.Key, a *answer, pend
 		if size > halfSize {
 			size = maxWriting / 2
 		}
+		idempotency.Follow(ctx, &b.moved) // those before it, and then its own
 		if err := b.writing.Acquire(ctx, size); err != nil {
-			return err
+			return ctx.Err()
 		}
 		w := &bodyWrite{bucket: bucket, head: idempotency.AppendResponseHead(nil, key, a.token, a.response), done: make(chan struct{})}
 		*pending = w
@@ -156,6 +159,7 @@ func (b *bodies) write(ctx context.Context, key idempotency.Key, a *answer, pend
 		}()
 	}
 	w := *pending
+	idempotency.Follow(ctx, &b.moved)
 	select {
 	case <-w.done:
 	case <-ctx.Done():
@@ -189,8 +193,9 @@ func (b *bodies) appendOnce(bucket string, body []byte) (location, error) {
 	if err != nil {
 		return location{}, err
 	}
-	if err = s.writeAt(body, int64(offset)); err == nil {
+	if err = s.writeAt(body, int64(offset), &b.moved); err == nil {
 		err = s.flush()
+		b.moved.Moved()
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -331,7 +336,7 @@ const directSize = 256 << 10
 
 // writeAt writes a body, directly if it is large. The part after its last whole block, and what a
 // direct write leaves unwritten, goes through the cache.
-func (s *segment) writeAt(body []byte, offset int64) (err error) {
+func (s *segment) writeAt(body []byte, offset int64, moved *idempotency.Progress) (err error) {
 	direct := s.direct != nil && len(body) >= directSize
 	for err == nil && len(body) > 0 {
 		piece := body[:min(len(body), pieceSize)]
@@ -345,6 +350,7 @@ func (s *segment) writeAt(body []byte, offset int64) (err error) {
 			n, err = s.file.WriteAt(piece, offset)
 		}
 		body, offset = body[n:], offset+int64(n)
+		moved.Moved()
 	}
 	return err
 }
