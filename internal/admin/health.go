@@ -53,7 +53,7 @@ func (h *Health) ServeReady(w http.ResponseWriter, r *http.Request) error {
 		if err != nil {
 			return err
 		}
-		return answerReady(w, all)
+		return answerReady(w, all, nil)
 	})(w, r)
 }
 

@@ -380,8 +380,9 @@ func TestStoreOutOfUseIsAway(t *testing.T) {
 	b.Put(t, admintest.Run{ID: "in b", State: idempotency.Held})
 	a.Away.Store(true)
 	open[0].Unused = true
-	if got := wantAsked(t, "GET", "/dedup/ready", "", 200); len(got.Stores) != 1 || !strings.HasSuffix(got.Stores[0].Store, " b") {
-		t.Errorf("of the stores it says %+v", got.Stores)
+	if got := wantAsked(t, "GET", "/dedup/ready", "", 200); len(got.Stores) != 1 || !strings.HasSuffix(got.Stores[0].Store, " b") ||
+		len(got.Unused) != 1 || !strings.HasSuffix(got.Unused[0], " a") {
+		t.Errorf("of the stores it says %+v, unused %q", got.Stores, got.Unused)
 	}
 	for _, request := range []struct {
 		method, target, body string

@@ -47,6 +47,7 @@ type asked struct {
 	Code    string      `json:"code"`
 	Status  int         `json:"status"`
 	Stores  []Readiness `json:"stores"`
+	Unused  []string    `json:"unused"`
 	Unasked []Readiness `json:"unasked"`
 
 	Incomplete bool `json:"incomplete"`

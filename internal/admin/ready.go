@@ -26,21 +26,31 @@ func (a *API) serveReady(w http.ResponseWriter, r *http.Request) error {
 	if _, err := queryOf(r); err != nil {
 		return err
 	}
-	all, err := readiness(r.Context(), InUse(a.Open()))
+	open := a.Open()
+	var unused []string
+	for _, store := range open {
+		if !store.InUse() {
+			unused = append(unused, store.Name())
+		}
+	}
+	all, err := readiness(r.Context(), InUse(open))
 	if err != nil {
 		return err
 	}
-	return answerReady(w, all)
+	return answerReady(w, all, unused)
 }
 
 // ReadyAnswer is the answer of a process that is ready, with all its stores, of which there
 // is at least one.
 type ReadyAnswer struct {
 	Stores []Readiness `json:"stores"`
+	// Unused names the stores that no configuration uses, and that are open only for what is not
+	// stored yet.
+	Unused []string `json:"unused,omitempty"`
 }
 
-func answerReady(w http.ResponseWriter, all []Readiness) error {
-	return answerJSON(w, http.StatusOK, ReadyAnswer{all})
+func answerReady(w http.ResponseWriter, all []Readiness, unused []string) error {
+	return answerJSON(w, http.StatusOK, ReadyAnswer{all, unused})
 }
 
 // InUse returns those of the stores that a configuration uses, and leaves the others.

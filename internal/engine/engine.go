@@ -79,10 +79,10 @@ type Engine struct {
 	ctx        context.Context
 	cancel     context.CancelFunc
 	background sync.WaitGroup
-	// stopRetries ends retryCtx: settlements that are not stored by then are given up. Close ends
-	// it, too.
-	retryCtx    context.Context
-	stopRetries context.CancelCauseFunc
+	// retries is the context of the attempts to store what could not be stored. Settlements that are
+	// not stored when it ends are given up. Close ends it, too.
+	retries  atomic.Pointer[retries]
+	retrying atomic.Int64 // runs
 	// dropBodies ends bodies: what is not stored by then is stored without its body.
 	bodies     context.Context
 	dropBodies context.CancelCauseFunc
@@ -111,7 +111,7 @@ func New(store idempotency.Store, options Options) *Engine {
 	e.flights.byKey = make(map[idempotency.Key]*flight)
 	e.withdrawals.engine = e
 	e.copies = &ownCopies{options.Copies, e.store, ctx}
-	e.retryCtx, e.stopRetries = context.WithCancelCause(ctx)
+	e.startRetries()
 	e.bodies, e.dropBodies = context.WithCancelCause(context.Background())
 	_, e.inProcess = store.(inProcess)
 	e.impaired, _ = store.(idempotency.Impaired)

@@ -153,7 +153,9 @@ func (e *Engine) startMove(ctx context.Context, operation Operation) storeCall {
 func (c *storeCall) done(err error) error {
 	took := time.Since(c.start)
 	failed := c.failed(err)
-	c.engine.failing.note(failed)
+	if c.operation == OperationSettle {
+		c.engine.failing.note(failed)
+	}
 	c.engine.options.Observer.Asked(c.operation, took, failed)
 	if err != nil && c.operation.writes() {
 		c.engine.refusals.noteRefused(err)

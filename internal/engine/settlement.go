@@ -181,11 +181,14 @@ func (r *Run) settleLater(s idempotency.Settlement) {
 
 // retry retries the settlement until the deadline, and returns the result of the run.
 func (r *Run) retry(deadline time.Time) Result {
+	retries := r.engine.retries.Load()
+	r.engine.retrying.Add(1)
+	defer r.engine.retrying.Add(-1)
 	defer r.startBodies()()
 	defer r.engine.options.Unstored.add(r)()
 	for delay := minRetryPause; time.Now().Before(deadline); delay = min(2*delay, maxRetryPause, r.claim.Lease/3) {
-		if !r.pauseRetry(spread(delay)) {
-			return r.neverStored(context.Cause(r.engine.retryCtx).Error())
+		if !r.pauseRetry(retries, spread(delay)) {
+			return r.neverStored(context.Cause(retries).Error())
 		}
 		if r.hasBody() && r.bodies.Err() != nil {
 			r.dropBody(context.Cause(r.bodies))
@@ -207,7 +210,7 @@ func (r *Run) retry(deadline time.Time) Result {
 
 // pauseRetry waits before the next attempt, not longer than the body may take. It returns false if there
 // is to be none.
-func (r *Run) pauseRetry(d time.Duration) bool {
+func (r *Run) pauseRetry(ctx context.Context, d time.Duration) bool {
 	var dropped <-chan struct{}
 	if r.hasBody() {
 		dropped = r.bodies.Done()
@@ -217,9 +220,9 @@ func (r *Run) pauseRetry(d time.Duration) bool {
 	select {
 	case <-timer.C:
 	case <-dropped:
-	case <-r.engine.retryCtx.Done():
+	case <-ctx.Done():
 	}
-	return r.engine.retryCtx.Err() == nil
+	return ctx.Err() == nil
 }
 
 func (r *Run) neverStored(why string) Result {

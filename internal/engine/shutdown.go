@@ -99,7 +99,7 @@ func (e *Engine) Idle() bool {
 	return e.unsettled.count() == 0 && e.observed.count() == 0 && e.withdrawals.inDoubt.count() == 0
 }
 
-// failing is since when every call of a store has failed.
+// failing is since when every settlement has failed.
 type failing struct {
 	since atomic.Pointer[time.Time] // nil after a success
 }
@@ -114,7 +114,8 @@ func (f *failing) note(failed bool) {
 	}
 }
 
-// FailingSince returns since when every call of the store has failed. ok is false if the last one has not.
+// FailingSince returns since when every settlement has failed. ok is false if the last one has not: a
+// store that is full still renews leases.
 func (e *Engine) FailingSince() (since time.Time, ok bool) {
 	if since := e.failing.since.Load(); since != nil {
 		return *since, true
@@ -122,12 +123,26 @@ func (e *Engine) FailingSince() (since time.Time, ok bool) {
 	return time.Time{}, false
 }
 
-// GiveUp gives up the settlements that are not stored, now and later, for a reason. It returns how many
-// runs are not settled.
-func (e *Engine) GiveUp(why error) (runs int) {
-	runs, _ = e.InProgress()
-	e.stopRetries(why)
-	return runs
+// retries is a context that ends with a reason.
+type retries struct {
+	context.Context
+	stop context.CancelCauseFunc
+}
+
+func (e *Engine) startRetries() (before *retries) {
+	next := new(retries)
+	next.Context, next.stop = context.WithCancelCause(e.ctx)
+	return e.retries.Swap(next)
+}
+
+func (e *Engine) stopRetries(why error) { e.retries.Load().stop(why) }
+
+// GiveUp gives up the settlements that could not be stored, and the claims in doubt, for a reason. It
+// returns how many there were. Runs that end later are tried again.
+func (e *Engine) GiveUp(why error) (n int) {
+	n = int(e.retrying.Load()) + e.withdrawals.giveUp()
+	e.startRetries().stop(why)
+	return n
 }
 
 // Abandon settles all runs in flight as unknown, for a process that exits before they end, and

@@ -72,6 +72,16 @@ func (ws *withdrawals) wait(ctx context.Context) error {
 	return nil
 }
 
+// giveUp gives up the claims in doubt, and returns how many there were.
+func (ws *withdrawals) giveUp() (n int) {
+	ws.mu.Lock()
+	defer ws.mu.Unlock()
+	n = len(ws.pending)
+	ws.inDoubt.add(-n)
+	ws.pending = nil
+	return n
+}
+
 // hasLapsed reports whether the claim has no effect any more.
 func (w *withdrawal) hasLapsed() bool {
 	effect := w.claim.Lease
@@ -168,7 +178,7 @@ func (ws *withdrawals) removeDone(failed *withdrawal) (empty bool) {
 	ws.pending = slices.DeleteFunc(ws.pending, func(w *withdrawal) bool {
 		return w.done || w == failed || failed != nil && w.hasLapsed()
 	})
-	if failed != nil && !failed.hasLapsed() {
+	if failed != nil && before > 0 && !failed.hasLapsed() { // else all were given up
 		ws.pending = append(ws.pending, failed)
 	}
 	ws.inDoubt.add(len(ws.pending) - before)

@@ -2,8 +2,10 @@ package storepool
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"sync"
+	"time"
 
 	"go.uber.org/zap"
 
@@ -35,6 +37,8 @@ type Store struct {
 	// namespaces are those of all configurations since the store was opened, because it still has
 	// keys of earlier ones.
 	namespaces []string
+	// unusedSince is since when no configuration uses the store.
+	unusedSince time.Time
 	// finishing reports whether finish runs, and closing whether it closes the store.
 	finishing, closing bool
 }
@@ -83,13 +87,44 @@ func (s *Store) finish() {
 		if closing {
 			break
 		}
-		_ = s.Finish(context.Background()) // fails only when its context ends
+		ctx, cancel := context.WithTimeout(context.Background(), unusedInterval)
+		_ = s.Finish(ctx) // fails only when its context ends
+		cancel()
+		s.giveUpUnused()
 	}
 	if err := s.Close(); err != nil {
 		s.log.logger.Error("closing the store", zap.String("store", s.name), zap.Error(err))
 	}
 	s.pool.remove(s)
 	close(s.closed)
+}
+
+const (
+	// unusedTimeout is how long a store that no configuration uses may fail until what it was to store
+	// is given up. unusedInterval is how often that is checked.
+	unusedTimeout  = 5 * time.Minute
+	unusedInterval = 10 * time.Second
+)
+
+var errUnused = fmt.Errorf("no configuration uses the store, which has failed for %v", unusedTimeout)
+
+// giveUpUnused gives up what the store has not stored, if no configuration uses it and it has failed for
+// the unusedTimeout: a server that is no longer there would take room until the retention ends.
+func (s *Store) giveUpUnused() {
+	since, failing := s.FailingSince()
+	s.mu.Lock()
+	unused := len(s.configurations) == 0
+	if since.Before(s.unusedSince) {
+		since = s.unusedSince
+	}
+	s.mu.Unlock()
+	if !failing || !unused || time.Since(since) < unusedTimeout {
+		return
+	}
+	if n := s.GiveUp(errUnused); n > 0 {
+		s.log.logger.Error("a store is given up: no configuration uses it, and it fails; the runs that it has not stored may be executed again",
+			zap.String("store", s.name), zap.Int("runs", n), zap.Duration("failed_for", unusedTimeout))
+	}
 }
 
 // UsedBy returns how many configurations and requests use the store.
@@ -118,7 +153,7 @@ func (s *Store) Namespaces() []string {
 func (s *Store) addConfiguration(h *Handle) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.configurations = append(s.configurations, h)
+	s.configurations, s.unusedSince = append(s.configurations, h), time.Time{}
 	if !slices.Contains(s.namespaces, h.Namespace) {
 		s.namespaces = append(s.namespaces, h.Namespace)
 	}
@@ -129,6 +164,9 @@ func (s *Store) removeConfiguration(h *Handle) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.configurations = slices.DeleteFunc(s.configurations, func(other *Handle) bool { return other == h })
+	if len(s.configurations) == 0 {
+		s.unusedSince = time.Now()
+	}
 	s.applyLocked()
 }
 

@@ -47,7 +47,7 @@ func (p *Pool) enter(h *Handle) (*Store, error) {
 		p.mu.Lock()
 		s, ok := p.open[h.Key]
 		if !ok {
-			s = &Store{pool: p, key: h.Key, name: h.Describe(), namespaces: []string{h.Namespace}, users: 1, tried: make(chan struct{}), closed: make(chan struct{})}
+			s = &Store{pool: p, key: h.Key, name: h.Describe(), namespaces: []string{h.Namespace}, users: 1, unusedSince: time.Now(), tried: make(chan struct{}), closed: make(chan struct{})}
 			p.open[h.Key] = s
 		}
 		p.mu.Unlock()

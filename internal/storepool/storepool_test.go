@@ -441,3 +441,64 @@ func TestStoreIsNotClosedWithAnUnstoredEnd(t *testing.T) {
 		}
 	})
 }
+
+// A server that is no longer there, and no longer configured, does not take room until the retention ends.
+func TestUnusedStoreIsGivenUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := &countedModule{key: t.Name()}
+		core, logs := observer.New(zap.ErrorLevel)
+		h := m.handleOf(10, zap.New(core))
+		store := started(t, h)
+		paid, late := startRun(t, store, "paid"), startRun(t, store, "late")
+		m.store.Load().unavailable.Store(true)
+		kept(paid)
+		time.Sleep(30 * time.Minute) // a store that a configuration uses is tried for as long as the retention
+		h.Stop()
+		start := time.Now()
+		time.Sleep(unusedTimeout - time.Second)
+		select {
+		case <-store.closed:
+			t.Fatal("given up too early")
+		default:
+		}
+		kept(late)
+		<-store.closed
+		if took := time.Since(start); took < unusedTimeout || took > unusedTimeout+2*unusedInterval {
+			t.Errorf("given up after %v, want %v", took, unusedTimeout)
+		}
+		lines := logs.FilterMessageSnippet("a store is given up").All()
+		if len(lines) != 1 || lines[0].ContextMap()["store"] != m.Describe() || lines[0].ContextMap()["runs"] != int64(2) {
+			t.Errorf("logged %v, want one line with the store and 2 runs", lines)
+		}
+	})
+}
+
+// A store that answers again, or that a configuration uses again, is not given up.
+func TestUnusedStoreThatRecovers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for name, recover := range map[string]func(m *countedModule, h *Handle){
+			"answers": func(m *countedModule, _ *Handle) { m.store.Load().unavailable.Store(false) },
+			"used": func(m *countedModule, h *Handle) {
+				started(t, h)
+				time.Sleep(30 * time.Minute)
+				m.store.Load().unavailable.Store(false)
+				time.Sleep(time.Minute)
+				h.Stop()
+			},
+		} {
+			m := &countedModule{key: t.Name() + name}
+			h := m.handleOf(10, zap.NewNop())
+			store := started(t, h)
+			run := startRun(t, store, "paid")
+			m.store.Load().unavailable.Store(true)
+			kept(run)
+			h.Stop()
+			time.Sleep(4 * time.Minute)
+			recover(m, h)
+			<-store.closed
+			if n := m.store.Load().completed.Load(); n != 1 {
+				t.Errorf("%s: %d ends are stored, want 1", name, n)
+			}
+		}
+	})
+}
