@@ -29,6 +29,7 @@ type Budget struct {
 	runs        []*waiter // by age
 	replays     []*waiter
 	shared      map[*byte]*sharedBody
+	unstored    map[*byte]*recording // of bodies that are not stored yet
 
 	unverified int64        // bytes of bodies whose signature is not verified yet
 	unread     []*Allowance // that read such a body; the first has read for the longest
@@ -312,17 +313,50 @@ func (a *Allowance) releaseLocked(n int64) {
 // ReleaseAll releases all of the room.
 func (a *Allowance) ReleaseAll() { a.Release(math.MaxInt64) }
 
-// Share takes room for a body that a request is answered with, once for all requests that are answered
-// with the same body. It returns nil if there is no room, unless the body is held anyway, or another
-// request has taken room for it. If a exceeds the limit, it does so for this body, which exceeds the
-// limit in its place.
-func (a *Allowance) Share(body []byte, held bool) (release func()) {
-	b := a.Budget
-	b.mu.Lock()
-	defer b.mu.Unlock()
+// AddUnstored lets the requests that are answered with a body share it with its recording until remove is
+// called. The recording is kept until then.
+func (b *Budget) AddUnstored(body []byte, of *recording) (remove func()) {
 	if len(body) == 0 {
 		return func() {}
 	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.unstored == nil {
+		b.unstored = make(map[*byte]*recording)
+	}
+	b.unstored[&body[0]] = of
+	return func() {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		delete(b.unstored, &body[0])
+	}
+}
+
+// shareUnstored keeps the recording of a body that is not stored yet. It returns nil if there is none.
+func (b *Budget) shareUnstored(body []byte) (release func()) {
+	b.mu.Lock()
+	of := b.unstored[&body[0]]
+	b.mu.Unlock()
+	if of == nil || !of.KeepHeld() {
+		return nil
+	}
+	return sync.OnceFunc(of.Unkeep)
+}
+
+// Share takes room for a body that a request is answered with, once for all requests that are answered
+// with the same body. It returns nil if there is no room, unless the body is held anyway, or another
+// request has taken room for it. One that is not stored yet has its room. If a exceeds the limit, it does so for this body, which exceeds the
+// limit in its place.
+func (a *Allowance) Share(body []byte, held bool) (release func()) {
+	b := a.Budget
+	if len(body) == 0 {
+		return func() {}
+	}
+	if release := b.shareUnstored(body); release != nil {
+		return release
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
 	s := b.shared[&body[0]]
 	if s == nil {
 		size := int64(len(body))

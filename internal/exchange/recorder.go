@@ -69,6 +69,7 @@ type recorder struct {
 	clientState recordingState // how far the client came
 	panicked    any            // what the client's writer panicked with
 	tool        *toolAnswer    // nil but for tool calls
+	unshare     func()         // ends the sharing of a body that is not stored yet
 }
 
 // init initializes a recorder, which takes its room from a budget. The caller sets limit, settle
@@ -283,8 +284,18 @@ func (c *recorder) response() *idempotency.Response {
 	return r
 }
 
+// keep holds the response until it is stored, and shares its body with duplicates.
+func (c *recorder) keep(r *idempotency.Response) {
+	c.record.Keep()
+	c.unshare = func() {}
+	if r != nil && c.tool == nil {
+		c.unshare = c.allowance.Budget.AddUnstored(r.Body, &c.record)
+	}
+}
+
 // stored releases what was held of the response until it was stored.
 func (c *recorder) stored() {
+	c.unshare()
 	c.record.Unkeep()
 	c.tool.release()
 }

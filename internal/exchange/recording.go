@@ -250,6 +250,17 @@ func (r *recording) Keep() {
 	r.kept++
 }
 
+// KeepHeld is Keep for bytes that may have been dropped: it reports whether they are held.
+func (r *recording) KeepHeld() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.state == statePassing || len(r.readers) == 0 && r.kept == 0 {
+		return false
+	}
+	r.kept++
+	return true
+}
+
 // Unkeep ends one [recording.Keep].
 func (r *recording) Unkeep() {
 	r.mu.Lock()

@@ -154,7 +154,7 @@ func (e *execution) finish(o observation) error {
 	end.SaysFailed = end.SaysFailed || failure != nil
 	fields := e.explain(&end, cmp.Or(failure, o.cause(err)), response.retention)
 	end.Reason = cmp.Or(response.notKept(), end.Reason)
-	response.record.Keep()                               // until the response is stored, which may be after its request
+	response.keep(end.Response)                          // until it is stored, which may be after its request
 	_, _ = e.run.Settle(end, response.stored, fields...) // the engine logs the result
 	e.leaveStore()                                       // it isn't needed while the client reads
 	return err
