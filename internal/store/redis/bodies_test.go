@@ -43,6 +43,10 @@ type linkedConn struct {
 	deadline time.Time
 }
 
+func (c *linkedConn) SetDeadline(t time.Time) error {
+	return errors.Join(c.SetReadDeadline(t), c.SetWriteDeadline(t))
+}
+
 func (c *linkedConn) SetWriteDeadline(t time.Time) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -55,7 +59,7 @@ func (c *linkedConn) Write(b []byte) (n int, err error) {
 		piece := b[n:min(len(b), n+8<<10)]
 		c.link.pass(len(piece))
 		c.mu.Lock()
-		late := time.Now().After(c.deadline)
+		late := !c.deadline.IsZero() && time.Now().After(c.deadline)
 		c.mu.Unlock()
 		if late {
 			return n, &net.OpError{Op: "write", Net: "tcp", Err: context.DeadlineExceeded}

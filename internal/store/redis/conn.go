@@ -271,10 +271,6 @@ func (d *dialer) DialHook(next goredis.DialHook) goredis.DialHook {
 			_ = c.Close()
 			return newFailedConn(err), nil
 		}
-		master := c.RemoteAddr().String()
-		if before := d.master.Swap(&master); d.options.Sentinel != "" && before != nil && *before != master {
-			d.closeBodies(master)
-		}
 		return c, nil
 	}
 }
@@ -295,7 +291,7 @@ func (d *dialer) closeBodies(master string) {
 	d.mu.Lock()
 	var old []*conn
 	for c := range d.open {
-		if c.Conn != nil && c.body != nil && c.RemoteAddr().String() != master {
+		if c.Conn != nil && c.body != nil && c.address != master {
 			old = append(old, c)
 		}
 	}

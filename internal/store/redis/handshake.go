@@ -134,7 +134,9 @@ func (d *dialer) accept(server, info string) error {
 		}
 		return initError(errReplica)
 	}
-	d.master.Store(&server)
+	if before := d.master.Swap(&server); d.options.Sentinel != "" && before != nil && *before != server {
+		d.closeBodies(server)
+	}
 	d.comparesValues.Store(comparesValues(info))
 	if _, known := d.accepted.LoadOrStore(runID, true); known || runID == "" {
 		return nil
