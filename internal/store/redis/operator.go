@@ -16,12 +16,18 @@ var errOverdue = errors.New("the command reached the server too late, or the ser
 // Change implements [idempotency.Store]. It looks up the record and replaces exactly that version. If
 // the record changes in between, Change tries again, as a claim does.
 func (s *Store) Change(ctx context.Context, key idempotency.Key, c idempotency.Change) (*idempotency.Record, error) {
-	step, cancel := s.withTimeout(ctx)
-	defer func() { cancel() }()
-	call := &changeCall{store: s, key: key, change: c, keys: []string{s.names.record(key)}, until: time.Now().Add(s.executeTimeout)}
+	call := &changeCall{store: s, key: key, change: c, keys: []string{s.names.record(key)}}
 	fail := func(err error) error { return s.fail("change to "+string(c.State), err) }
-	for step.Err() == nil {
-		current, _, err := s.lookUp(step, key)
+	if c.Response != nil {
+		if err := call.writeResponse(ctx, fail); err != nil {
+			return nil, err
+		}
+	}
+	ctx, cancel := s.withTimeout(ctx)
+	defer cancel()
+	call.until = time.Now().Add(s.executeTimeout)
+	for ctx.Err() == nil {
+		current, _, err := s.lookUp(ctx, key)
 		if err != nil {
 			return nil, err
 		}
@@ -29,15 +35,7 @@ func (s *Store) Change(ctx context.Context, key idempotency.Key, c idempotency.C
 		if err != nil {
 			return nil, err
 		}
-		if c.Response != nil && call.response == nil {
-			if err := call.writeResponse(ctx); err != nil {
-				return nil, fail(err)
-			}
-			cancel()
-			step, cancel = s.withTimeout(ctx)
-			call.until = time.Now().Add(s.executeTimeout)
-		}
-		answer, err := call.run(step, current, changed)
+		answer, err := call.run(ctx, current, changed)
 		if err != nil {
 			return nil, fail(err)
 		}
@@ -55,7 +53,7 @@ func (s *Store) Change(ctx context.Context, key idempotency.Key, c idempotency.C
 			return nil, answer.unexpected(call.keys[0])
 		}
 	}
-	return nil, fail(fmt.Errorf("other callers kept changing the record: %w", step.Err()))
+	return nil, fail(fmt.Errorf("other callers kept changing the record: %w", ctx.Err()))
 }
 
 // changeCall is one call of Change.
@@ -91,14 +89,23 @@ func (c *changeCall) run(ctx context.Context, current *found, changed *idempoten
 	return answer, err
 }
 
-// writeResponse sets the response of the call, and writes its body if that is large: under a temporary
-// name, as a settlement does.
-func (c *changeCall) writeResponse(ctx context.Context) error {
+// writeResponse sets the response of the call, and writes its body if that is large and the record may be
+// changed: under a temporary name, as a settlement does.
+func (c *changeCall) writeResponse(ctx context.Context, fail func(error) error) error {
 	response, body := appendKept(nil, c.key, c.change.Token, c.change.Response)
 	if body != nil {
+		step, cancel := c.store.withTimeout(ctx)
+		current, _, err := c.store.lookUp(step, c.key)
+		cancel()
+		if err == nil {
+			_, err = current.record.Changed(c.change, current.now)
+		}
+		if err != nil {
+			return err
+		}
 		name := c.store.names.unsettled(c.key, c.change.Token, c.change.Response)
 		if err := c.store.setBody(ctx, name, body); err != nil {
-			return readError(c.keys[0], err)
+			return fail(readError(c.keys[0], err))
 		}
 		c.keys = append(c.keys, c.store.names.response(c.key, c.change.Token), name)
 	}
