@@ -75,8 +75,9 @@ func TestLostReplyToAnAnswersStoring(t *testing.T) {
 			site := lines(dedupBlock(), proxyTo(up))
 			p := start(t, conf{store: storeAt(way.addr), site: site})
 			other := start(t, conf{store: storeAt(server.Addr), site: site})
-			// Redis knows the scripts: else it would only reply that it does not.
-			other.post(t, "/", "warm", "body")
+			// Redis knows the scripts: else it would only reply that it does not. The proxy is connected,
+			// also for large responses: a new connection needs replies.
+			p.post(t, "/", "warm", "body")
 			first := p.postLater("/", "k", "body", host("shop.test"))
 			up.awaitRuns(t, "k", 1)
 			end := way.suffer(t, lostReplies)
