@@ -144,6 +144,35 @@ func DecodeResponse(key Key, token string, stored []byte) (*Response, error) {
 // DecodeResponseParts reads what [AppendResponseHead] wrote for the same key and token,
 // and checks that the body belongs to it. It does not copy the body.
 func DecodeResponseParts(key Key, token string, head, body []byte) (*Response, error) {
+	s, err := decodeHead(key, token, head)
+	switch {
+	case err != nil:
+		return nil, err
+	case s.Length != len(body):
+		return nil, fmt.Errorf("its body has %d bytes, not %d", len(body), s.Length)
+	case s.Sum != xxhash.Sum64(body):
+		return nil, errors.New("the checksum of its body is wrong: it is damaged")
+	}
+	if s.Response.Body = body; body == nil {
+		s.Response.Body = []byte{}
+	}
+	return &s.Response, nil
+}
+
+// DecodeResponseWithoutBody reads what [AppendResponseHead] wrote for the same key and token, for a
+// store that has lost the body. The response is [Response.Omitted].
+func DecodeResponseWithoutBody(key Key, token string, head []byte) (*Response, error) {
+	s, err := decodeHead(key, token, head)
+	if err != nil {
+		return nil, err
+	}
+	if s.Response.SealedBy != "" {
+		s.Response.Header = nil // the header is lost with the body, and this one is encrypted
+	}
+	return s.Response.Reduced(), nil
+}
+
+func decodeHead(key Key, token string, head []byte) (*storedHead, error) {
 	content, err := open(responseMagic, head, &key, token)
 	if err != nil {
 		return nil, err
@@ -155,18 +184,10 @@ func DecodeResponseParts(key Key, token string, head, body []byte) (*Response, e
 	if err := decoding.Unmarshal(content[lengthSize:], s); err != nil {
 		return nil, err
 	}
-	switch {
-	case s.Response.Status < 100 || s.Response.Status > 999:
+	if s.Response.Status < 100 || s.Response.Status > 999 {
 		return nil, fmt.Errorf("its status is %d; a status of HTTP has three digits", s.Response.Status)
-	case s.Length != len(body):
-		return nil, fmt.Errorf("its body has %d bytes, not %d", len(body), s.Length)
-	case s.Sum != xxhash.Sum64(body):
-		return nil, errors.New("the checksum of its body is wrong: it is damaged")
 	}
-	if s.Response.Body = body; body == nil {
-		s.Response.Body = []byte{}
-	}
-	return &s.Response, nil
+	return s, nil
 }
 
 // defaultCapacity is enough for most records and for the headers of most responses, in bytes.

@@ -22,8 +22,8 @@ import (
 // Large bodies are not in the database: pebble would write each of them to its log and then, again
 // and again, to its tables. They are appended to segments, bodies/<bucket>/<segment>, and flushed
 // before the values that refer to them. A bucket is named after the time by which everything in it
-// has expired. The sweeper removes it as a whole some time later, including bodies whose values were
-// removed or, because of a crash, never written. That needs neither the database nor free space.
+// has expired. The sweeper removes it as a whole, including bodies whose values were removed or,
+// because of a crash, never written. That needs neither the database nor free space.
 //
 // A slow disk may need more time for a body than a settlement waits, which is until no piece of any body
 // is written for a while. So only a few bodies are written
@@ -34,7 +34,6 @@ const (
 	maxInlineBody  = 64 << 10 // larger ones are in segments
 	bucketFormat   = "20060102T1504Z"
 	bucketInterval = 5 * time.Minute
-	bucketDelay    = 5 * time.Minute
 
 	maxSegment      = 64 << 20 // a full one takes no more bodies
 	maxOpenSegments = 16
@@ -75,10 +74,13 @@ type bodies struct {
 	full atomic.Pointer[fullDisk] // see status
 }
 
-// fullDisk is why the disk counts as full, and until when.
+// fullDisk is why the disk counts as full, and since when.
 type fullDisk struct {
 	err   error
-	until time.Time
+	since time.Time // with the reading of the monotonic clock
+	// low reports whether little space was free when sweepBodies measured it. Its next measurement
+	// ends that; anything else ends after fullTimeout.
+	low bool
 }
 
 // bodyWrite is a write of a body to a segment, under way or done.
@@ -90,20 +92,32 @@ type bodyWrite struct {
 	err      error
 }
 
-// status returns ErrNoSpace if the disk was nearly full within fullTimeout, or had no space for a
-// body. pebble may not have noticed, because its log is preallocated.
+// status returns ErrNoSpace if the disk is nearly full, or had no space for a body within fullTimeout.
+// pebble may not have noticed, because its log is preallocated.
 func (b *bodies) status() error {
-	if full := b.full.Load(); full != nil && clock().Before(full.until) {
+	if full := b.full.Load(); full != nil && (full.low || time.Since(full.since) < fullTimeout) {
 		return full.err
 	}
 	return nil
 }
 
 // setFull makes the disk count as full because of err, and returns err as an ErrNoSpace.
-func (b *bodies) setFull(err error) error {
+func (b *bodies) setFull(err error, low bool) error {
 	err = fmt.Errorf("%w: %w", ErrNoSpace, err)
-	b.full.Store(&fullDisk{err, clock().Add(fullTimeout)})
+	b.full.Store(&fullDisk{err, time.Now(), low})
 	return err
+}
+
+// measure makes the disk count as full while little space is free.
+func (b *bodies) measure() {
+	err := b.checkSpace(0)
+	full := b.full.Load()
+	switch {
+	case err != nil:
+		_ = b.setFull(err, true)
+	case full != nil && full.low:
+		b.full.CompareAndSwap(full, nil)
+	}
 }
 
 // checkSpace returns an error if a write of so many bytes would leave too little space on the disk.
@@ -181,7 +195,7 @@ func (b *bodies) append(bucket string, body []byte) (p location, err error) {
 	}
 	switch {
 	case isNoSpace(err):
-		err = b.setFull(err)
+		err = b.setFull(err, false)
 	case errors.Is(err, syscall.EFBIG):
 		err = fmt.Errorf("%w: %w", idempotency.ErrTooLarge, err)
 	}
@@ -286,15 +300,15 @@ func (b *bodies) read(until time.Time, p location) (body []byte, name string, er
 	return body, name, err
 }
 
-// removeExpired removes the buckets in which everything has expired.
-func (b *bodies) removeExpired(now time.Time) error {
+// removeExpired removes the buckets in which everything had expired by a time.
+func (b *bodies) removeExpired(by time.Time) error {
 	buckets, err := b.fs.List(b.root)
 	if errors.Is(err, os.ErrNotExist) {
 		return nil
 	}
 	for _, bucket := range buckets {
 		moment, parseErr := time.Parse(bucketFormat, bucket)
-		if parseErr != nil || now.Before(moment.Add(bucketDelay)) {
+		if parseErr != nil || by.Before(moment) {
 			continue
 		}
 		b.mu.Lock()

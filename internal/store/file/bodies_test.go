@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"reflect"
 	"strings"
 	"sync"
 	"syscall"
@@ -142,7 +143,6 @@ func TestDamagedBody(t *testing.T) {
 			return os.WriteFile(path, bytes.Repeat([]byte("x"), maxInlineBody+10), 0o600)
 		},
 		"cut off": func(path string) error { return os.Truncate(path, maxInlineBody/2) },
-		"missing": os.Remove,
 	} {
 		path := newPath(t)
 		s := openStore(t, vfs.Default, path)
@@ -154,6 +154,26 @@ func TestDamagedBody(t *testing.T) {
 		}
 		wantErr(t, s.Forget(t.Context(), key("a"), idempotency.Precondition{}), nil, name)
 		claimed(t, s, claimOf("a"))
+	}
+}
+
+// If a body is gone, duplicates get status and header without it, and the key does not run again.
+func TestBodyIsGone(t *testing.T) {
+	path := newPath(t)
+	s := openStore(t, vfs.Default, path)
+	must(t, keepAs(t.Context(), s, "a", completeAs(largeText("a"))))
+	sealed := completeAs(largeText("sealed"))
+	sealed.Response.SealedBy = "key"
+	must(t, keepAs(t.Context(), s, "sealed", sealed))
+	for _, segment := range segments(t, path) {
+		must(t, os.Remove(segment))
+	}
+	for name, header := range map[string]map[string][]string{"a": completeAs("").Response.Header, "sealed": nil} {
+		got, err := ask(t.Context(), s, name)
+		must(t, err)
+		if want := (&idempotency.Response{Status: 201, Header: header, Omitted: true}); !reflect.DeepEqual(got.Response, want) {
+			t.Errorf("%s: %+v, want %+v", name, got.Response, want)
+		}
 	}
 }
 

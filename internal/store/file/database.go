@@ -171,8 +171,31 @@ func explainOpen(err error, lastOpened string) error {
 // sampled returns a logger that logs each message once in an interval.
 func sampled(logger *zap.Logger, interval time.Duration) *zap.Logger {
 	return logger.WithOptions(zap.WrapCore(func(core zapcore.Core) zapcore.Core {
-		return zapcore.NewSamplerWithOptions(core, interval, 1, 0)
+		return sampler{core, interval, new(sync.Map)}
 	}))
+}
+
+// sampler uses the monotonic clock. zap's own compares the times of the lines, and would log nothing
+// until a wall clock that was set back is where it was.
+type sampler struct {
+	zapcore.Core
+	interval time.Duration
+	logged   *sync.Map // when each message was logged last
+}
+
+// Check implements [zapcore.Core].
+func (s sampler) Check(entry zapcore.Entry, to *zapcore.CheckedEntry) *zapcore.CheckedEntry {
+	now := time.Now()
+	if last, ok := s.logged.Load(entry.Message); ok && now.Sub(last.(time.Time)) < s.interval {
+		return to
+	}
+	s.logged.Store(entry.Message, now)
+	return s.Core.Check(entry, to)
+}
+
+// With implements [zapcore.Core].
+func (s sampler) With(fields []zapcore.Field) zapcore.Core {
+	return sampler{s.Core.With(fields), s.interval, s.logged}
 }
 
 // pebbleLogger logs what pebble reports.

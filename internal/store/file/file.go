@@ -71,12 +71,15 @@ type Store struct {
 	fs     vfs.FS
 	dir    *directory
 	logger *zap.Logger
-	opened time.Time // claims of earlier processes have lapsed at this time
+	clock  func() time.Time // the wall clock
+	opened time.Time        // claims of earlier processes have lapsed at this time
 
 	keys    keyTable
 	bodies  *bodies
 	filter  keyFilter
 	waiters wakeup.Subscribers
+
+	readings readings // see removable
 
 	mu       sync.RWMutex
 	database *database
@@ -96,12 +99,15 @@ var _ idempotency.Store = (*Store)(nil)
 func Open(path string, logger *zap.Logger) (*Store, error) { return openIn(vfs.Default, path, logger) }
 
 func openIn(fs vfs.FS, path string, logger *zap.Logger) (*Store, error) {
+	return openAt(wallClock, fs, path, logger)
+}
+
+func openAt(clock func() time.Time, fs vfs.FS, path string, logger *zap.Logger) (*Store, error) {
 	dir, err := lockDirectory(fs, path)
 	if err != nil {
 		return nil, fmt.Errorf("store directory %s: %w", path, err)
 	}
-	s := &Store{path: path, fs: fs, dir: dir, logger: logger, opened: clock(), bodies: newBodies(fs, path)}
-	_ = s.bodies.removeExpired(clock()) // opening may need the space; sweepBodies reports errors
+	s := &Store{path: path, fs: fs, dir: dir, logger: logger, clock: clock, opened: clock(), bodies: newBodies(fs, path)}
 	s.database, err = openDatabase(fs, path, dir.isNew, logger)
 	if err == nil {
 		if err = dir.setCreated(); err != nil {

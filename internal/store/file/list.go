@@ -111,7 +111,7 @@ func (s *Store) readPage(ctx context.Context, db *database, from []byte, limit i
 // listed returns the entry for the key at which the iterator is. It has neither a record nor an error
 // if the record has expired.
 func (s *Store) listed(db *database, it *keyIterator, key idempotency.Key) idempotency.Listed {
-	now := clock()
+	now := s.clock()
 	record, locked := s.keys.peek(key)
 	if record == nil {
 		var stored []byte
@@ -133,7 +133,7 @@ func (s *Store) listed(db *database, it *keyIterator, key idempotency.Key) idemp
 		}
 		// While an operation has locked the key, the record may be that of a claim being written.
 		if record = v.record; !locked {
-			record = s.lapseOrphan(record)
+			record = s.lapseOrphan(record, now)
 		}
 	}
 	return idempotency.Listed{Key: key, Record: live(record, now).Effective(now), Now: now}

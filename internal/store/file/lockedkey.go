@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/cockroachdb/pebble/v2"
+	"go.uber.org/zap"
 
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
@@ -68,7 +69,7 @@ func (k *lockedKey) read(ctx context.Context) (*idempotency.Record, *value, erro
 	if v == nil {
 		return nil, nil, nil
 	}
-	return k.lapseOrphan(v.record), v, nil
+	return k.lapseOrphan(v.record, k.clock()), v, nil
 }
 
 // setClaim sets the record of the key's claim. base is the key's value in the database.
@@ -81,14 +82,23 @@ func (k *lockedKey) setClaim(record *idempotency.Record, base *value) {
 }
 
 // lapseOrphan returns a record of the database of which this process has no claim. If the record is in
-// flight, the process that wrote it is dead, and lapseOrphan ends its lease.
-func (s *Store) lapseOrphan(r *idempotency.Record) *idempotency.Record {
-	if r.State != idempotency.InFlight || !r.LeaseUntil.After(s.opened) {
+// flight, the process that wrote it is dead, and lapseOrphan ends its lease. The clock may have been set
+// back since then.
+func (s *Store) lapseOrphan(r *idempotency.Record, now time.Time) *idempotency.Record {
+	until := earliest(s.opened, now)
+	if r.State != idempotency.InFlight || !r.LeaseUntil.After(until) {
 		return r
 	}
 	lapsed := *r
-	lapsed.LeaseUntil = s.opened
+	lapsed.LeaseUntil = until
 	return &lapsed
+}
+
+func earliest(a, b time.Time) time.Time {
+	if b.Before(a) {
+		return b
+	}
+	return a
 }
 
 // load reads the key's value from the database, nil if there is none.
@@ -152,7 +162,7 @@ func (k *lockedKey) response(ctx context.Context, v *value, token string, now ti
 }
 
 // decodeAnswer returns the response of an answer, nil if that is nil. It reads the body if that is
-// in a segment.
+// in a segment. If the segment is gone, it returns the response without its body.
 func (s *Store) decodeAnswer(key idempotency.Key, a *answer) (*idempotency.Response, error) {
 	if a == nil {
 		return nil, nil
@@ -163,9 +173,15 @@ func (s *Store) decodeAnswer(key idempotency.Key, a *answer) (*idempotency.Respo
 		r, err = idempotency.DecodeResponse(key, a.token, a.encoded)
 	} else {
 		body, name, readErr := s.bodies.read(a.until, a.location)
-		if err = readErr; err == nil {
+		switch err = readErr; {
+		case err == nil:
 			r, err = idempotency.DecodeResponseParts(key, a.token, a.encoded, body)
-		} else if !errors.Is(err, os.ErrNotExist) && !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF) {
+		case errors.Is(err, os.ErrNotExist):
+			// A clock that was ahead for some time has removed it.
+			if r, err = idempotency.DecodeResponseWithoutBody(key, a.token, a.encoded); err == nil {
+				s.logger.Warn("the body of a kept response is gone", zap.Stringer("key", key), zap.String("file", name))
+			}
+		case !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF):
 			return nil, s.wrap(err)
 		}
 		if err != nil {

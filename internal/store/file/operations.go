@@ -9,8 +9,9 @@ import (
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
 
-// clock returns the time of the wall clock: times in the store must be comparable after a restart.
-func clock() time.Time { return time.Now().UTC().Truncate(time.Millisecond) }
+// wallClock returns the time of the wall clock: times in the store must be comparable after a restart.
+// What lasts only as long as the process is measured with the monotonic clock instead.
+func wallClock() time.Time { return time.Now().UTC().Truncate(time.Millisecond) }
 
 // Claim implements [idempotency.Store].
 func (s *Store) Claim(ctx context.Context, c idempotency.Claim) (idempotency.Claimed, error) {
@@ -23,7 +24,7 @@ func (s *Store) Claim(ctx context.Context, c idempotency.Claim) (idempotency.Cla
 	if err != nil {
 		return idempotency.Claimed{}, err
 	}
-	now := clock()
+	now := s.clock()
 	found := live(record, now).Effective(now)
 	claimed := idempotency.Claimed{Verdict: idempotency.Decide(found, c, now), Record: found, Now: now}
 	switch claimed.Verdict {
@@ -76,7 +77,7 @@ func (s *Store) Renew(ctx context.Context, c idempotency.Claim) error {
 	if err != nil {
 		return err
 	}
-	now := clock()
+	now := s.clock()
 	found := live(record, now)
 	if open, err := found.Owned(c.Token, c.PrevToken, ""); !open {
 		return err
@@ -100,7 +101,7 @@ func (s *Store) Settle(ctx context.Context, key idempotency.Key, claimed *idempo
 	if err != nil {
 		return err
 	}
-	now := clock()
+	now := s.clock()
 	found := live(record, now)
 	if open, err := found.Owned(claimed.Token, claimed.PrevToken, claimed.LeftToken(settlement)); !open {
 		return err
@@ -124,11 +125,11 @@ func (s *Store) Settle(ctx context.Context, key idempotency.Key, claimed *idempo
 func (s *Store) Lookup(ctx context.Context, key idempotency.Key) (*idempotency.Record, time.Time, error) {
 	k, err := s.lockKey(ctx, key)
 	if err != nil {
-		return nil, clock(), err
+		return nil, s.clock(), err
 	}
 	defer k.leave()
 	record, _, err := k.read(ctx)
-	now := clock()
+	now := s.clock()
 	return live(record, now).Effective(now), now, err
 }
 
@@ -143,7 +144,7 @@ func (s *Store) Response(ctx context.Context, key idempotency.Key, token string)
 	if err != nil {
 		return nil, err
 	}
-	return k.response(ctx, stored, token, clock())
+	return k.response(ctx, stored, token, s.clock())
 }
 
 // Change implements [idempotency.Store].
@@ -157,7 +158,7 @@ func (s *Store) Change(ctx context.Context, key idempotency.Key, c idempotency.C
 	if err != nil {
 		return nil, err
 	}
-	now := clock()
+	now := s.clock()
 	changed, err := live(record, now).Changed(c, now)
 	if err != nil {
 		return nil, err
@@ -183,7 +184,7 @@ func (s *Store) Forget(ctx context.Context, key idempotency.Key, pre idempotency
 	}
 	defer k.leave()
 	record, stored, err := k.read(ctx)
-	now := clock()
+	now := s.clock()
 	_, damaged := errors.AsType[*idempotency.UnreadableError](err)
 	switch {
 	case damaged:

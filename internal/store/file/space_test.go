@@ -137,7 +137,7 @@ func TestStoreThatFillsItsDisk(t *testing.T) {
 			synctest.Wait()
 		}
 		fs.take(fs.size)
-		time.Sleep(time.Hour + bucketInterval + bucketDelay + fullTimeout + time.Minute)
+		time.Sleep(time.Hour + bucketInterval + bodyLateness)
 		if got := fill(t, s, body); got < kept-1 {
 			t.Errorf("%d responses fit again, want %d", got, kept)
 		}
@@ -145,8 +145,8 @@ func TestStoreThatFillsItsDisk(t *testing.T) {
 	})
 }
 
-// Expired bodies are removed before the database is opened, and while it cannot be opened, so a disk
-// that is full of them recovers by itself. The failed attempts to open leave no open file.
+// Expired bodies are removed while the database cannot be opened, so a disk that is full of them
+// recovers by itself. The failed attempts to open leave no open file.
 func TestOpenOnADiskFullOfExpiredBodies(t *testing.T) {
 	for _, expired := range []bool{true, false} {
 		synctest.Test(t, func(t *testing.T) {
@@ -160,19 +160,20 @@ func TestOpenOnADiskFullOfExpiredBodies(t *testing.T) {
 			fill(t, s, string(make([]byte, 8<<20)))
 			closeStore(t, s)
 			fs.take(0)
-			life := time.Hour + bucketInterval + bucketDelay
+			life := time.Hour + bucketInterval
 			if expired {
 				time.Sleep(life)
 			}
 			s = openStore(t, counted, storePath)
 			if !expired {
-				time.Sleep(life / 2)
+				time.Sleep(life - time.Minute)
 				wantErr(t, storetest.ErrOf(ask(t.Context(), s, "long")), syscall.ENOSPC)
 				if n := counted.open.Load(); n > 1 {
 					t.Errorf("%d files are open", n)
 				}
-				time.Sleep(life/2 + time.Minute)
+				time.Sleep(time.Minute)
 			}
+			time.Sleep(bodyLateness)
 			replays(t, s, "long", "long")
 			time.Sleep(fullTimeout)
 			keep(t, s, 1000, 1010)

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"sync"
 	"time"
 
 	"github.com/cockroachdb/pebble/v2"
@@ -16,9 +17,8 @@ import (
 const (
 	sweepInterval     = 5 * time.Second
 	bodySweepInterval = time.Second // of sweepBodies
-	// sweepDelay is how long a value is due before it is removed. It is longer than an operation that
-	// writes a value that is due at once.
-	sweepDelay = 10 * time.Second
+	// sweepDelay is how long everything is due before it is removed: see [Store.removable].
+	sweepDelay = time.Minute
 	// sweepSize is the maximum number of values that one step removes. Their keys are locked meanwhile.
 	sweepSize = 512
 	// sweepPauseFactor is the sweeper's pause after a step, as a multiple of the step's duration.
@@ -55,12 +55,36 @@ func (s *Store) sweep(ctx context.Context, interval time.Duration, remove func(c
 	}
 }
 
+// readings are two readings of the clock, the older one for at least sweepDelay.
+type readings struct {
+	mu           sync.Mutex
+	older, newer reading
+}
+
+type reading struct {
+	wall time.Time
+	at   time.Time // with the reading of the monotonic clock
+}
+
+// removable returns the time up to which everything that is due is removed. It was due sweepDelay ago
+// as well, so a clock that is ahead for a shorter time removes nothing: a value and its body count
+// again when the clock is set back. sweepDelay is longer than an operation that writes a value that is
+// due at once.
+func (s *Store) removable() time.Time {
+	r := &s.readings
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	now := reading{s.clock(), time.Now()}
+	if r.newer.at.IsZero() || now.at.Sub(r.newer.at) >= sweepDelay {
+		r.older, r.newer = r.newer, now
+	}
+	return earliest(r.older.wall, now.wall)
+}
+
 // sweepBodies does not use the database, which may be waiting for the space that sweepBodies frees.
 func (s *Store) sweepBodies(context.Context) error {
-	if err := s.bodies.checkSpace(0); err != nil {
-		_ = s.bodies.setFull(err)
-	}
-	return s.bodies.removeExpired(clock())
+	s.bodies.measure()
+	return s.bodies.removeExpired(s.removable())
 }
 
 func (s *Store) sweepRecords(ctx context.Context) error {
@@ -69,14 +93,17 @@ func (s *Store) sweepRecords(ctx context.Context) error {
 		return err
 	}
 	defer db.users.Done()
-	s.keys.dropExpired(clock())
-	return errors.Join(s.filter.rebuild(ctx, db), s.sweepValues(ctx, db))
+	by := s.removable()
+	s.keys.dropExpired(by)
+	return errors.Join(s.filter.rebuild(ctx, db), s.sweepValues(ctx, db, by))
 }
 
-func (s *Store) sweepValues(ctx context.Context, db *database) error {
+// sweepValues removes the values that were due by a time.
+func (s *Store) sweepValues(ctx context.Context, db *database, by time.Time) error {
+	to := expiryName(max(by.UnixMilli(), 0), idempotency.Key{}, "")
 	for from := []byte{expiryTable}; ; {
 		start := time.Now()
-		due, err := db.expiries(from, expiryName(clock().Add(-sweepDelay).UnixMilli(), idempotency.Key{}, ""), sweepSize)
+		due, err := db.expiries(from, to, sweepSize)
 		if len(due) == 0 || err != nil {
 			return err
 		}

@@ -35,8 +35,12 @@ func exact(t *testing.T, s *Store, values, answers int) {
 	}
 }
 
-// lateness is the longest time after which an expired value is removed.
-const lateness = sweepDelay + 2*sweepInterval
+// lateness is the longest time after which an expired value is removed, and bodyLateness the same for
+// the bodies in a bucket.
+const (
+	lateness     = 2 * (sweepDelay + sweepInterval)
+	bodyLateness = 2 * (sweepDelay + bodySweepInterval)
+)
 
 // Each value has one expiry, whatever happens to its key, and the sweeper removes what has expired.
 func TestSweepRemovesWhatHasExpired(t *testing.T) {
@@ -80,7 +84,7 @@ func TestSweepLeavesWhatIsWrittenMeanwhile(t *testing.T) {
 		keep(t, s, 0, 10)
 		time.Sleep(time.Hour)
 		time.Sleep(sweepDelay - 2*time.Second) // the sweeper has not removed them yet
-		due, err := s.database.expiries([]byte{expiryTable}, expiryName(clock().UnixMilli(), idempotency.Key{}, ""), 100)
+		due, err := s.database.expiries([]byte{expiryTable}, expiryName(wallClock().UnixMilli(), idempotency.Key{}, ""), 100)
 		if err != nil || len(due) != 10 {
 			t.Fatalf("%d expiries are due, %v", len(due), err)
 		}
@@ -150,7 +154,7 @@ func TestSweepRemovesBodies(t *testing.T) {
 		for _, name := range []string{"a", "b"} {
 			must(t, keepAs(t.Context(), s, name, completeAs(largeText(name))))
 		}
-		must(t, writeBody(t.Context(), s.bodies, "orphan", clock().Add(time.Hour), []byte(largeText("orphan"))))
+		must(t, writeBody(t.Context(), s.bodies, "orphan", wallClock().Add(time.Hour), []byte(largeText("orphan"))))
 		must(t, s.Forget(t.Context(), key("b"), idempotency.Precondition{}))
 		must(t, fs.MkdirAll(fs.PathJoin(s.bodies.root, "other"), 0o700))
 		shared := completeAs(largeText("shared"))
@@ -167,7 +171,7 @@ func TestSweepRemovesBodies(t *testing.T) {
 		}
 		time.Sleep(time.Hour - time.Second)
 		replays(t, s, "a", largeText("a"))
-		time.Sleep(bucketInterval + bucketDelay + sweepInterval + time.Second)
+		time.Sleep(time.Second + bucketInterval + bodyLateness)
 		storetest.Equal(t, buckets(), "other", "names of buckets")
 		if r, err := s.Response(t.Context(), key("shared"), claimOf("shared").Token); r != nil || err != nil {
 			t.Errorf("a response that has expired before its record: %v, %v; want none", r, err)
