@@ -174,7 +174,7 @@ func (m *metrics) byOutcome() map[string]uint64 {
 }
 
 // gauges are read when the metrics are collected.
-type gauges struct{ inFlight, waiters, unreplicated, writesRefused, buffered, localCopies *prometheus.Desc }
+type gauges struct{ inFlight, waiters, unreplicated, writesRefused, damages, buffered, localCopies *prometheus.Desc }
 
 func newDesc(name, help string) *prometheus.Desc {
 	return prometheus.NewDesc(prometheus.BuildFQName("caddy", "dedup", name), help, nil, nil)
@@ -185,13 +185,14 @@ var processGauges = gauges{
 	waiters:       newDesc("waiting", "Requests that wait for a run."),
 	unreplicated:  newDesc("unreplicated_total", "Kept responses sent to the client before wait_replicas replicas had them."),
 	writesRefused: newDesc("writes_refused", "1 while a store refuses or loses writes although it can be read, until a minute after the last one."),
+	damages:       newDesc("store_damages_total", "Damaged data found in a store."),
 	buffered:      newDesc("buffered_bytes", "Bytes held for requests: bodies, parsed bodies, responses and replays."),
 	localCopies:   newDesc("local_copies_bytes", "Bytes of kept responses copied in this process."),
 }
 
 // Describe implements [prometheus.Collector].
 func (g gauges) Describe(to chan<- *prometheus.Desc) {
-	for _, desc := range []*prometheus.Desc{g.inFlight, g.waiters, g.unreplicated, g.writesRefused, g.buffered, g.localCopies} {
+	for _, desc := range []*prometheus.Desc{g.inFlight, g.waiters, g.unreplicated, g.writesRefused, g.damages, g.buffered, g.localCopies} {
 		to <- desc
 	}
 }
@@ -212,6 +213,7 @@ func (g gauges) Collect(to chan<- prometheus.Metric) {
 	gauge(g.buffered, float64(buffered.Used()))
 	gauge(g.localCopies, float64(localCopies.Bytes()))
 	to <- prometheus.MustNewConstMetric(g.unreplicated, prometheus.CounterValue, float64(now.Unreplicated))
+	to <- prometheus.MustNewConstMetric(g.damages, prometheus.CounterValue, float64(now.Damages))
 }
 
 // register registers the metrics with the registry of a configuration.

@@ -2,6 +2,8 @@ package integration
 
 import (
 	"context"
+	"io"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -124,4 +126,74 @@ func filesIn(t *testing.T, path string) map[string]string {
 		t.Fatal(err)
 	}
 	return found
+}
+
+// One flipped bit in a table, and a file of bodies that is gone: keys of the damaged block are refused, a
+// response without its body is refused as such, the others are replayed, and new keys run.
+func TestDamagedFileStore(t *testing.T) {
+	t.Parallel()
+	large := strings.Repeat("large ", 20<<10)
+	up := startUpstream(t, func(w http.ResponseWriter, r *http.Request, n run) {
+		if n.Key == "large" {
+			_, _ = io.WriteString(w, large)
+			return
+		}
+		answers201(w, r, n)
+	})
+	dir := filepath.Join(shortTempDir(t), "state", "dedup")
+	c := conf{store: "store file " + dir, dedup: "local_copies off", site: lines("dedup", proxyTo(up))}
+	p := start(t, c)
+	const kept = 200
+	firsts := make(map[string]reply)
+	for n := range kept {
+		key := strconv.Itoa(n)
+		firsts[key] = p.post(t, "/", key, "body")
+	}
+	wantFresh(t, p.post(t, "/", "large", "body"), 200, large)
+	for range 2 { // the second start writes the log to a table
+		p.terminate(t)
+		p.awaitExit(t)
+		p = start(t, c)
+	}
+	p.terminate(t)
+	p.awaitExit(t)
+	tables, err := filepath.Glob(filepath.Join(dir, "*.sst"))
+	if err != nil || len(tables) == 0 {
+		t.Fatalf("tables: %v, %v", tables, err)
+	}
+	content, err := os.ReadFile(tables[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	content[len(content)/2] ^= 1
+	if err := os.WriteFile(tables[0], content, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.RemoveAll(filepath.Join(dir, "bodies")); err != nil {
+		t.Fatal(err)
+	}
+
+	p = start(t, c)
+	unreadable := 0
+	for key, first := range firsts {
+		if got := p.post(t, "/", key, "body"); got.Status == 500 {
+			unreadable++
+			wantProblem(t, got, 500, "record_unreadable")
+		} else {
+			wantReplay(t, got, first)
+		}
+		up.wantRuns(t, key, 1)
+	}
+	if unreadable == 0 || unreadable == kept {
+		t.Errorf("%d of %d keys are unreadable", unreadable, kept)
+	}
+	if got := p.post(t, "/", "large", "body"); got.Status != 500 { // it may be in the damaged block
+		wantProblem(t, got, 409, "response_not_kept")
+	}
+	up.wantRuns(t, "large", 1)
+	wantFresh(t, p.post(t, "/", "new", "body"), 201, "run 1 of new")
+	if n := p.scrape(t)["caddy_dedup_store_damages_total"]; n == 0 {
+		t.Error("the metrics count no damage")
+	}
+	p.awaitLog(t, "the damaged file", func(e entry) bool { return e.text("file") == tables[0] })
 }

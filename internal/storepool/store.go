@@ -184,6 +184,14 @@ func (s *Store) applyLocked() {
 	}
 }
 
+// damages returns how often the store has met damage.
+func (s *Store) damages() int64 {
+	if counts, ok := s.store.(interface{ Damages() int64 }); ok {
+		return counts.Damages()
+	}
+	return 0
+}
+
 // unreplicated returns how many kept responses the store answered before wait_replicas replicas had
 // them.
 func (s *Store) unreplicated() int64 {

@@ -31,8 +31,8 @@ type Pool struct {
 
 	mu   sync.Mutex
 	open map[string]*Store // by key
-	// unreplicated is the sum of what closed stores have counted.
-	unreplicated int64
+	// unreplicated and damages are the sums of what closed stores have counted.
+	unreplicated, damages int64
 }
 
 // New returns an empty pool. room, copies and unstored are for the engines ([engine.Options]).
@@ -92,6 +92,7 @@ func (p *Pool) remove(s *Store) {
 	defer p.mu.Unlock()
 	delete(p.open, s.key)
 	p.unreplicated += s.unreplicated()
+	p.damages += s.damages()
 }
 
 // all returns the open stores, without entering them.
@@ -121,7 +122,7 @@ func (p *Pool) All() []*Store {
 	return entered
 }
 
-// InProgress is the work in progress in the stores of a process, and their counter.
+// InProgress is the work in progress in the stores of a process, and their counters.
 type InProgress struct {
 	// InFlight is the number of runs, including those whose end is not stored yet. Waiting is
 	// the number of requests that wait for a run.
@@ -132,19 +133,22 @@ type InProgress struct {
 	// WritesRefused reports whether a store that a configuration uses refuses writes
 	// ([engine.Engine.WritesRefused]).
 	WritesRefused bool
+	// Damages is how often stores have met damaged data, including closed ones. It never decreases.
+	Damages int64
 }
 
 // InProgress returns the sum over all stores. It does not call any store.
 func (p *Pool) InProgress() InProgress {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	sum := InProgress{Unreplicated: p.unreplicated}
+	sum := InProgress{Unreplicated: p.unreplicated, Damages: p.damages}
 	for _, s := range p.allLocked() {
 		inFlight, waiting := s.Engine.InProgress()
 		sum.InFlight += inFlight
 		sum.Waiting += waiting
 		sum.Unreplicated += s.unreplicated()
 		sum.WritesRefused = sum.WritesRefused || s.InUse() && s.WritesRefused() != ""
+		sum.Damages += s.damages()
 	}
 	return sum
 }

@@ -29,8 +29,11 @@ type countedStore struct {
 	limit     atomic.Int64
 	closed    atomic.Bool
 	completed atomic.Int64
+	damages   atomic.Int64
 	closes    chan struct{}
 }
+
+func (s *countedStore) Damages() int64 { return s.damages.Load() }
 
 func (s *countedStore) Claim(ctx context.Context, c idempotency.Claim) (idempotency.Claimed, error) {
 	got, err := s.Store.Claim(ctx, c)
@@ -501,4 +504,23 @@ func TestUnusedStoreThatRecovers(t *testing.T) {
 			}
 		}
 	})
+}
+
+// A counter of the stores goes on when a store is closed.
+func TestCountersOfClosedStores(t *testing.T) {
+	before := pool.InProgress().Damages
+	for n := range int64(2) {
+		m := &countedModule{key: t.Name()}
+		h := m.handleOf(1, zap.NewNop())
+		s := started(t, h)
+		m.store.Load().damages.Store(2)
+		if got := pool.InProgress().Damages - before; got != 2*n+2 {
+			t.Errorf("%d damages with %d stores, want %d", got, n+1, 2*n+2)
+		}
+		h.Stop()
+		<-s.Closed()
+		if got := pool.InProgress().Damages - before; got != 2*n+2 {
+			t.Errorf("%d damages after %d stores were closed, want %d", got, n+1, 2*n+2)
+		}
+	}
 }

@@ -170,7 +170,7 @@ func TestWritesThatAreGivenUp(t *testing.T) {
 // has failed.
 func TestFlushThatEndsAfterAFailure(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		d, err := openDatabase(newMemory(), "/", true, zap.NewNop())
+		d, err := openDatabase(newMemory(), "/", true, new(damages), zap.NewNop())
 		must(t, err)
 		w := &write{batch: d.db.NewBatch(), onResult: func(o writeResult) { t.Errorf("it finished with result %d", o) }, done: make(chan struct{})}
 		w.state.Store(writeStarted)

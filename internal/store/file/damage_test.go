@@ -7,7 +7,10 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/cockroachdb/pebble/v2"
 	"github.com/cockroachdb/pebble/v2/vfs"
@@ -150,4 +153,138 @@ func TestListThatCannotBeRead(t *testing.T) {
 	if page, _, err := s.List(t.Context(), "", 10_000); err == nil || page != nil {
 		t.Errorf("%d keys, %v", len(page), err)
 	}
+}
+
+// flushTable writes what is in memory to a table. It fails the test if pebble stops writes.
+func flushTable(t *testing.T, s *Store) {
+	t.Helper()
+	flushed := make(chan error, 1)
+	go func() { flushed <- s.current().db.Flush() }()
+	select {
+	case err := <-flushed:
+		must(t, err)
+	case <-timeoutContext(t, time.Minute).Done():
+		t.Fatal("the database takes no writes")
+	}
+}
+
+// oneTable returns the path of a store with one table, which has so many keys, and that of the table.
+func oneTable(t *testing.T, keys int) (path, table string) {
+	t.Helper()
+	path = newPath(t)
+	s := openStore(t, vfs.Default, path)
+	keep(t, s, 0, keys)
+	flushTable(t, s)
+	closeStore(t, s)
+	tables, err := filepath.Glob(filepath.Join(path, "*.sst"))
+	if err != nil || len(tables) != 1 {
+		t.Fatalf("tables: %v, %v", tables, err)
+	}
+	return path, tables[0]
+}
+
+// flipBit flips a bit in the middle of a file.
+func flipBit(t *testing.T, file string) {
+	t.Helper()
+	content, err := os.ReadFile(file)
+	must(t, err)
+	content[len(content)/2] ^= 1
+	must(t, os.WriteFile(file, content, 0o600))
+}
+
+// With one flipped bit in a table, no merge succeeds. The store reports that, with the file, and goes
+// on: it takes new keys, and replays what it can read.
+func TestDamagedTableStopsNoNewKeys(t *testing.T) {
+	const keys, tables, each = 600, 80, 5 // pebble stops writes at 12 tables by default
+	path, table := oneTable(t, keys)
+	flipBit(t, table)
+	s, err := Open(path, zap.NewNop())
+	must(t, err)
+	poll(t, "the filter is built", func() bool { return s.filter.current.Load() != nil }) // new keys read nothing
+	if reason, _ := s.Impairment(); reason != "" || s.Damages() != 0 {
+		t.Errorf("damage before it was met: %q, %d", reason, s.Damages())
+	}
+	for i := range tables {
+		keep(t, s, keys+i*each, keys+(i+1)*each)
+		flushTable(t, s)
+	}
+	poll(t, "damage is reported", func() bool { return s.Damages() > 0 })
+	if reason, since := s.Impairment(); !strings.Contains(reason, table) || since.IsZero() {
+		t.Errorf("reason %q since %v; want one that names %s", reason, since, table)
+	}
+	wantErr(t, s.Ready(t.Context()), nil)
+	replaysAll(t, s, keys, keys+tables*each)
+	unreadable := 0
+	for i := range keys {
+		got, err := ask(t.Context(), s, fmt.Sprint(i))
+		switch {
+		case isUnreadable(err):
+			unreadable++
+		case err != nil || got.Verdict != idempotency.ReplayKept:
+			t.Fatalf("key %d: verdict %v, %v", i, got.Verdict, err)
+		}
+	}
+	if unreadable == 0 || unreadable == keys {
+		t.Errorf("%d of %d keys are unreadable", unreadable, keys)
+	}
+	if s.Damages() <= 1 {
+		t.Error("reads of damaged blocks are not counted")
+	}
+	closeStore(t, s)
+}
+
+// A sector that cannot be read is reported like a damaged one.
+func TestTableThatCannotBeRead(t *testing.T) {
+	fs := newFaulty(newMemory())
+	s := openStore(t, fs, storePath)
+	poll(t, "the filter is built", func() bool { return s.filter.current.Load() != nil }) // new keys read nothing
+	fs.set(func(op errorfs.Op) error {
+		if op.Kind == errorfs.OpFileReadAt && strings.HasSuffix(op.Path, ".sst") {
+			return fmt.Errorf("read %s: %w", op.Path, syscall.EIO)
+		}
+		return nil
+	})
+	for i := range 2 * mergeThreshold {
+		keep(t, s, i, i+1)
+		flushTable(t, s)
+	}
+	poll(t, "the failed merge is reported", func() bool { return s.Damages() > 0 })
+	if reason, _ := s.Impairment(); !strings.Contains(reason, ".sst") {
+		t.Errorf("reason %q; want one that names a table", reason)
+	}
+	fs.set(nil)
+	closeStore(t, s)
+}
+
+// A merge that fails is repeated at intervals, not at once.
+func TestFailedMergePauses(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		fs := newFaulty(newMemory())
+		s := openStore(t, fs, storePath)
+		synctest.Wait() // new keys read nothing when the filter is built
+		fs.set(func(op errorfs.Op) error {
+			if op.Kind == errorfs.OpFileReadAt && strings.HasSuffix(op.Path, ".sst") {
+				return syscall.EIO
+			}
+			return nil
+		})
+		for i := range 2 * mergeThreshold {
+			keep(t, s, i, i+1)
+			flushTable(t, s)
+		}
+		const pauses = 10
+		time.Sleep(pauses * minMergePause)
+		synctest.Wait()
+		failed := s.database.db.Metrics().Compact.FailedCount
+		if failed < pauses/2 || failed > pauses+1 {
+			t.Errorf("%d merges have failed within %v", failed, pauses*minMergePause)
+		}
+		fs.set(nil)
+		time.Sleep(minMergePause + time.Second)
+		synctest.Wait()
+		if n := s.database.db.Metrics().Levels[0].Sublevels; n > mergeThreshold {
+			t.Errorf("%d tables are left to merge", n)
+		}
+		closeStore(t, s)
+	})
 }

@@ -23,13 +23,16 @@ import (
 // all of that level, and few large merges are cheaper than many small ones. docs/operations.md
 // documents the bounds.
 const (
-	cacheBytes          = 16 << 20 // with the memtables in it
-	memTableBytes       = 4 << 20
-	maxMemTables        = 3
-	maxOpenTables       = 256
-	mergeThreshold      = 24
-	stopWritesThreshold = 48
-	firstLevelBytes     = 64 << 20
+	cacheBytes      = 16 << 20 // with the memtables in it
+	memTableBytes   = 4 << 20
+	maxMemTables    = 3
+	maxOpenTables   = 256
+	mergeThreshold  = 24
+	firstLevelBytes = 64 << 20
+
+	// stopWritesThreshold is never reached. pebble would stop all writes until a merge succeeds, but
+	// with a damaged table none may. A new key does not read these tables.
+	stopWritesThreshold = math.MaxInt32
 
 	// formatVersion is fixed: an older caddy-dedup could not read the files of a newer format. This
 	// one has checksums that tell damage inside a log from its end. It has no separate files for
@@ -61,7 +64,7 @@ type database struct {
 
 // openDatabase opens the database in a directory or, with create, creates it. If it returns an error,
 // it also returns a database, which has failed with that error.
-func openDatabase(fs vfs.FS, path string, create bool, logger *zap.Logger) (*database, error) {
+func openDatabase(fs vfs.FS, path string, create bool, found *damages, logger *zap.Logger) (*database, error) {
 	d := &database{
 		disk: newDisk(fs), reads: make(chan struct{}, maxReads),
 		queue: make(chan *write, maxQueued), applied: make(chan *write, maxQueued), stopped: make(chan struct{}),
@@ -69,6 +72,7 @@ func openDatabase(fs vfs.FS, path string, create bool, logger *zap.Logger) (*dat
 	}
 	d.startClose = sync.OnceValue(d.closeInBackground)
 	logger = sampled(logger.With(zap.String("path", path)), time.Second) // pebble repeats at once what fails in the background
+	scheduler := newMergeScheduler()
 	options := &pebble.Options{
 		FS:                          d.disk,
 		ErrorIfNotExists:            !create,
@@ -84,14 +88,20 @@ func openDatabase(fs vfs.FS, path string, create bool, logger *zap.Logger) (*dat
 		Logger:                      &pebbleLogger{d.disk, logger},
 		EventListener: &pebble.EventListener{
 			BackgroundError: func(err error) {
+				if !pebble.IsCorruptionError(err) { // DataCorruption adds the others
+					found.add("merging tables fails: " + err.Error())
+				}
 				logger.Error("the store failed to flush or merge in the background", plainError(err))
 			},
+			CompactionEnd: scheduler.pauseAfter,
 			// Without this, one damaged block is a Fatalf.
 			DataCorruption: func(info pebble.DataCorruptionInfo) {
+				found.add(info.Path + " is damaged: " + info.Details.Error())
 				logger.Error("the store is damaged", zap.String("file", info.Path), plainError(info.Details))
 			},
 		},
 	}
+	options.Experimental.CompactionScheduler = scheduler
 	for i := range options.Levels {
 		options.Levels[i].FilterPolicy = bloom.FilterPolicy(10)
 	}

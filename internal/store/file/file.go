@@ -37,6 +37,8 @@
 //   - Body larger than a file may become, or than the disk: it is refused as too large.
 //   - Slow disk: it writes a few bodies at a time, each once (bodies.go).
 //   - Hanging disk: the store refuses new keys after the first operation that timed out.
+//   - Damaged or unreadable table: merges that need it fail and are repeated at intervals
+//     (merges.go). Everything else goes on, and the store reports the damage (damages.go).
 //   - Any other failure: the store abandons the database, and opens another one as soon as the disk
 //     accepts writes (recovery.go). Claims in memory, and their runs, survive that.
 //
@@ -80,6 +82,7 @@ type Store struct {
 	waiters wakeup.Subscribers
 
 	readings readings // see removable
+	damages  damages
 
 	mu       sync.RWMutex
 	database *database
@@ -90,7 +93,10 @@ type Store struct {
 	close      func() error
 }
 
-var _ idempotency.Store = (*Store)(nil)
+var (
+	_ idempotency.Store    = (*Store)(nil)
+	_ idempotency.Impaired = (*Store)(nil)
+)
 
 // Open opens the store in the directory with this path, and creates the directory if it is missing. It
 // returns an error if another process has the store open, if the directory belongs to another program,
@@ -108,7 +114,7 @@ func openAt(clock func() time.Time, fs vfs.FS, path string, logger *zap.Logger) 
 		return nil, fmt.Errorf("store directory %s: %w", path, err)
 	}
 	s := &Store{path: path, fs: fs, dir: dir, logger: logger, clock: clock, opened: clock(), bodies: newBodies(fs, path)}
-	s.database, err = openDatabase(fs, path, dir.isNew, logger)
+	s.database, err = openDatabase(fs, path, dir.isNew, &s.damages, logger)
 	if err == nil {
 		if err = dir.setCreated(); err != nil {
 			_ = s.database.close() // the error of setCreated is the cause

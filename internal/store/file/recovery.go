@@ -31,7 +31,7 @@ func (s *Store) reopenFailed(ctx context.Context) {
 			if s.dir.probe() != nil {
 				continue
 			}
-			next, err := openDatabase(s.fs, s.path, false, s.logger)
+			next, err := openDatabase(s.fs, s.path, false, &s.damages, s.logger)
 			if err != nil {
 				logger.Error("the store cannot be opened again yet", plainError(err))
 				continue

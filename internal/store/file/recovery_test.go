@@ -72,7 +72,7 @@ func TestFailedDatabasesLeaveNothing(t *testing.T) {
 				closeStore(t, s)
 				var done atomic.Int64
 				fs.set(failing(failure, func(errorfs.Op) bool { return done.Add(1) > int64(fails) }))
-				db, err := openDatabase(counted, storePath, false, zap.NewNop())
+				db, err := openDatabase(counted, storePath, false, new(damages), zap.NewNop())
 				writes = int(done.Load())
 				if err != nil && (!errors.Is(err, failure) || strings.Contains(err.Error(), "damaged")) {
 					t.Errorf("after %d writes: %v, want %v", fails, err, failure)
