@@ -143,7 +143,7 @@ func TestBodiesThatCannotBeStoredAreLimited(t *testing.T) {
 			if n%2 == 1 {
 				store = b
 			}
-			a.link.fail(works)
+			a.link.fail(works, "claim")
 			run := store.run(nth(n))
 			a.link.fail(refused)
 			b.link.fail(refused)
