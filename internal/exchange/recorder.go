@@ -69,7 +69,7 @@ type recorder struct {
 	clientState recordingState // how far the client came
 	panicked    any            // what the client's writer panicked with
 	tool        *toolAnswer    // nil but for tool calls
-	unshare     func()         // ends the sharing of a body that is not stored yet
+	unshare     func()         // ends the sharing of a large body that is not stored yet
 }
 
 // init initializes a recorder, which takes its room from a budget. The caller sets limit, settle
@@ -287,15 +287,16 @@ func (c *recorder) response() *idempotency.Response {
 // keep holds the response until it is stored, and shares its body with duplicates.
 func (c *recorder) keep(r *idempotency.Response) {
 	c.record.Keep()
-	c.unshare = func() {}
-	if r != nil && c.tool == nil {
+	if r != nil && len(r.Body) > smallReplay && c.tool == nil { // duplicates of smaller ones wait for no room
 		c.unshare = c.allowance.Budget.AddUnstored(r.Body, &c.record)
 	}
 }
 
 // stored releases what was held of the response until it was stored.
 func (c *recorder) stored() {
-	c.unshare()
+	if c.unshare != nil {
+		c.unshare()
+	}
 	c.record.Unkeep()
 	c.tool.release()
 }

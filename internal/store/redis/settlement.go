@@ -56,7 +56,7 @@ func (s *Store) Settle(ctx context.Context, key idempotency.Key, claimed *idempo
 		return errors.New("settle: a complete record needs its response")
 	}
 	step, cancel := s.withTimeout(ctx)
-	defer func() { cancel() }()
+	defer cancel()
 	call, err := s.newSettleCall(key, claimed, settlement)
 	if err != nil {
 		return s.fail("settle", err)
@@ -79,19 +79,11 @@ func (s *Store) Settle(ctx context.Context, key idempotency.Key, claimed *idempo
 			answers := s.pipes.to(target{node: node}).answers.Load()
 			return s.fail("settle", s.bodies.countFailure(claimed.Token, len(call.body), answers, err))
 		}
-		cancel()
 		step, cancel = s.withTimeout(ctx)
+		defer cancel()
 	}
 	if !settled {
-		attempts := 0
-		err = try(step, func() (err error) {
-			attempts++
-			answer, replicas, err = call.runScript(step, to)
-			return err
-		})
-		if err == nil && attempts == 1 {
-			reuse(call.value)
-		}
+		answer, replicas, err = call.tryScript(step, to)
 	}
 	switch {
 	case call.body == nil:
@@ -269,6 +261,20 @@ func appendKept(value []byte, key idempotency.Key, token string, r *idempotency.
 
 // prepare gives a request that runs the script its value.
 func (c *settleCall) prepare(sent *request) { sent.value, sent.life = c.value, c.life }
+
+// tryScript is runScript with retries.
+func (c *settleCall) tryScript(ctx context.Context, to target) (answer reply, replicas int64, err error) {
+	attempts := 0
+	err = try(ctx, func() (err error) {
+		attempts++
+		answer, replicas, err = c.runScript(ctx, to)
+		return err
+	})
+	if err == nil && attempts == 1 {
+		reuse(c.value)
+	}
+	return answer, replicas, err
+}
 
 // runScript makes one attempt to settle. It returns how many replicas have acknowledged it, -1 if that is
 // unknown.
