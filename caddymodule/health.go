@@ -28,7 +28,7 @@ const (
 )
 
 // health is shared by all handlers, as the stores are.
-var health = &admin.Health{Open: inUse}
+var health = &admin.Health{Open: probedStores}
 
 // Health answers probes, such as those of Kubernetes. `live` gets 200 while the process serves.
 // `ready` gets 200 if every store in use answers within its timeout, else 503 with the reason.
@@ -70,13 +70,14 @@ func (h *Health) ServeHTTP(w http.ResponseWriter, r *http.Request, _ caddyhttp.H
 	return health.ServeReady(w, r)
 }
 
-// inUse returns the stores of the active configurations, acquired, and their longest timeout. It
-// leaves out stores that are open only for the runs of an earlier configuration: they get no
-// requests.
-func inUse() (open []admin.Store, timeout time.Duration) {
-	for _, store := range admin.InUse(stores.All()) {
+// probedStores returns the open stores, acquired, and the longest timeout of those that a configuration
+// uses. The others get no requests.
+func probedStores() (open []admin.Store, timeout time.Duration) {
+	for _, store := range stores.All() {
 		open = append(open, store)
-		timeout = max(timeout, store.Timeout())
+		if store.InUse() {
+			timeout = max(timeout, store.Timeout())
+		}
 	}
 	return open, timeout + time.Second/10 // so that a store reports its own error first
 }

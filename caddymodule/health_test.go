@@ -27,7 +27,7 @@ func TestHealthOfASite(t *testing.T) {
 
 // A probe opens no store: one that no configuration uses is none of its business.
 func TestProbeOpensNoStore(t *testing.T) {
-	open, _ := inUse()
+	open, _ := probedStores()
 	for _, store := range open {
 		t.Errorf("%s is open", store.Name())
 		store.Leave()

@@ -14,8 +14,8 @@ const lookLife = 500 * time.Millisecond
 // Health answers probes: whether the process lives, and whether it is ready. However many
 // probes come, it asks the stores once in [lookLife], and never twice at a time.
 type Health struct {
-	// Open returns the stores that requests use and that are open now, in a stable order,
-	// and the longest of their timeouts. They are left when they have answered.
+	// Open returns the stores that are open now, in a stable order, and the longest of the timeouts
+	// of those that requests use. They are left when those have answered.
 	Open func() (open []Store, timeout time.Duration)
 
 	mu     sync.Mutex
@@ -24,11 +24,11 @@ type Health struct {
 
 // look is one look at the stores. What it found may be read when it is done.
 type look struct {
-	done  chan struct{}
-	until time.Time // when its probes stop waiting
-	ended time.Time
-	all   []Readiness
-	err   error
+	done   chan struct{}
+	until  time.Time // when its probes stop waiting
+	ended  time.Time
+	answer ReadyAnswer
+	err    error
 }
 
 // ServeLive answers that the process does.
@@ -49,11 +49,11 @@ func (h *Health) ServeReady(w http.ResponseWriter, r *http.Request) error {
 		if err := onlyRead(w, r); err != nil {
 			return err
 		}
-		all, err := h.ready(r.Context())
+		answer, err := h.ready(r.Context())
 		if err != nil {
 			return err
 		}
-		return answerReady(w, all, nil)
+		return answerJSON(w, http.StatusOK, answer)
 	})(w, r)
 }
 
@@ -66,23 +66,23 @@ func onlyRead(w http.ResponseWriter, r *http.Request) error {
 }
 
 // ready waits for what a look at the stores finds.
-func (h *Health) ready(ctx context.Context) ([]Readiness, error) {
+func (h *Health) ready(ctx context.Context) (answer ReadyAnswer, err error) {
 	l := h.look()
 	timeout := time.NewTimer(time.Until(l.until))
 	defer timeout.Stop()
 	select {
 	case <-l.done: // first: a finished look counts, even after the timeout
-		return l.all, l.err
+		return l.answer, l.err
 	default:
 	}
 	select {
 	case <-l.done:
-		return l.all, l.err
+		return l.answer, l.err
 	case <-ctx.Done():
 		// The client is gone; this keeps the log from reporting a failure.
-		return nil, problemOf(http.StatusServiceUnavailable, errors.New("the probe was given up before the stores had answered"))
+		return answer, problemOf(http.StatusServiceUnavailable, errors.New("the probe was given up before the stores had answered"))
 	case <-timeout.C: // a hanging disk ignores the timeout of its operations
-		return nil, problemOf(http.StatusServiceUnavailable, errors.New("the stores have not answered within their timeout"))
+		return answer, problemOf(http.StatusServiceUnavailable, errors.New("the stores have not answered within their timeout"))
 	}
 }
 
@@ -105,9 +105,9 @@ func (h *Health) look() *look {
 	l := &look{done: make(chan struct{}), until: time.Now().Add(timeout)}
 	h.latest = l
 	go func() { // not in the first probe's request: it may be cancelled
-		l.all, l.err = readiness(context.Background(), open)
-		for i := range l.all {
-			l.all[i].Writes = "" // for operators; a probe may be public
+		l.answer, l.err = readiness(context.Background(), open)
+		for i := range l.answer.Stores {
+			l.answer.Stores[i].Writes = "" // for operators; a probe may be public
 		}
 		l.ended = time.Now()
 		close(l.done)

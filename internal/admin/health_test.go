@@ -26,6 +26,8 @@ type probed struct {
 
 func (p *probed) Name() string { return "probed store" }
 
+func (p *probed) InUse() bool { return true }
+
 func (p *probed) Leave() { p.left.Add(1) }
 
 func (p *probed) Ready(context.Context) error {

@@ -26,18 +26,11 @@ func (a *API) serveReady(w http.ResponseWriter, r *http.Request) error {
 	if _, err := queryOf(r); err != nil {
 		return err
 	}
-	open := a.Open()
-	var unused []string
-	for _, store := range open {
-		if !store.InUse() {
-			unused = append(unused, store.Name())
-		}
-	}
-	all, err := readiness(r.Context(), InUse(open))
+	answer, err := readiness(r.Context(), a.Open())
 	if err != nil {
 		return err
 	}
-	return answerReady(w, all, unused)
+	return answerJSON(w, http.StatusOK, answer)
 }
 
 // ReadyAnswer is the answer of a process that is ready, with all its stores, of which there
@@ -47,10 +40,6 @@ type ReadyAnswer struct {
 	// Unused names the stores that no configuration uses, and that are open only for what is not
 	// stored yet.
 	Unused []string `json:"unused,omitempty"`
-}
-
-func answerReady(w http.ResponseWriter, all []Readiness, unused []string) error {
-	return answerJSON(w, http.StatusOK, ReadyAnswer{all, unused})
 }
 
 // InUse returns those of the stores that a configuration uses, and leaves the others.
@@ -70,12 +59,18 @@ func errNoStore() error {
 	return problemOf(http.StatusServiceUnavailable, errors.New("no store is open: no configuration with dedup has started"))
 }
 
-// readiness asks all stores at once, each within its timeout, and leaves them. The error
-// is a problem that names those that do not answer.
-func readiness(ctx context.Context, open []Store) ([]Readiness, error) {
+// readiness asks the stores that a configuration uses at once, each within its timeout, and leaves all. The
+// error is a problem that names those that do not answer.
+func readiness(ctx context.Context, open []Store) (answer ReadyAnswer, err error) {
+	for _, store := range open {
+		if !store.InUse() {
+			answer.Unused = append(answer.Unused, store.Name())
+		}
+	}
+	open = InUse(open)
 	defer leaveAll(open)
 	if len(open) == 0 {
-		return nil, errNoStore()
+		return answer, errNoStore()
 	}
 	all := make([]Readiness, len(open))
 	var asked sync.WaitGroup
@@ -92,10 +87,11 @@ func readiness(ctx context.Context, open []Store) ([]Readiness, error) {
 	asked.Wait()
 	for _, one := range all {
 		if !one.Ready {
-			return nil, unaskedProblem(all)
+			return answer, unaskedProblem(all)
 		}
 	}
-	return all, nil
+	answer.Stores = all
+	return answer, nil
 }
 
 // unaskedProblem names the stores that do not answer.

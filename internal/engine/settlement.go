@@ -3,6 +3,7 @@ package engine
 import (
 	"context"
 	"errors"
+	"fmt"
 	"time"
 
 	"go.uber.org/zap"
@@ -188,7 +189,7 @@ func (r *Run) retry(deadline time.Time) Result {
 	defer r.engine.options.Unstored.add(r)()
 	for delay := minRetryPause; time.Now().Before(deadline); delay = min(2*delay, maxRetryPause, r.claim.Lease/3) {
 		if !r.pauseRetry(retries, spread(delay)) {
-			return r.neverStored(context.Cause(retries).Error())
+			return r.neverStored(context.Cause(retries))
 		}
 		if r.hasBody() && r.bodies.Err() != nil {
 			r.dropBody(context.Cause(r.bodies))
@@ -205,7 +206,7 @@ func (r *Run) retry(deadline time.Time) Result {
 			return resultOf(s, err)
 		}
 	}
-	return r.neverStored("its retention is over")
+	return r.neverStored(errRetentionOver)
 }
 
 // pauseRetry waits before the next attempt, not longer than the body may take. It returns false if there
@@ -225,8 +226,10 @@ func (r *Run) pauseRetry(ctx context.Context, d time.Duration) bool {
 	return ctx.Err() == nil
 }
 
-func (r *Run) neverStored(why string) Result {
-	r.logger().Error("the run's end was never stored: " + why)
+var errRetentionOver = errors.New("its retention is over")
+
+func (r *Run) neverStored(why error) Result {
+	r.logger().Error(fmt.Sprint("the run's end was never stored: ", why))
 	return ResultLost
 }
 

@@ -313,23 +313,22 @@ func (a *Allowance) releaseLocked(n int64) {
 // ReleaseAll releases all of the room.
 func (a *Allowance) ReleaseAll() { a.Release(math.MaxInt64) }
 
-// AddUnstored lets the requests that are answered with a body share it with its recording until remove is
-// called. The recording is kept until then.
-func (b *Budget) AddUnstored(body []byte, of *recording) (remove func()) {
-	if len(body) == 0 {
-		return func() {}
-	}
+// AddUnstored lets the requests that are answered with a body share it with its recording, which is kept
+// until [Budget.RemoveUnstored] is called.
+func (b *Budget) AddUnstored(body []byte, of *recording) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.unstored == nil {
 		b.unstored = make(map[*byte]*recording)
 	}
 	b.unstored[&body[0]] = of
-	return func() {
-		b.mu.Lock()
-		defer b.mu.Unlock()
-		delete(b.unstored, &body[0])
-	}
+}
+
+// RemoveUnstored ends that sharing. Requests that have the body keep it.
+func (b *Budget) RemoveUnstored(body []byte) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	delete(b.unstored, &body[0])
 }
 
 // shareUnstored keeps the recording of a body that is not stored yet. It returns nil if there is none.

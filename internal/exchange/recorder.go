@@ -48,6 +48,7 @@ type recorder struct {
 	answered http.Header // the header when the status was written
 	declared int64       // Content-Length, -1 if there was none
 	head     bool        // the response to a HEAD, which has no body
+	unstored bool        // the body is large, kept and not stored yet: duplicates share it
 	// kept is what is kept of answered; nil until [recorder.keptHeader] is called.
 	kept map[string][]string
 	// retention is the upstream's Dedup-Retention.
@@ -69,7 +70,6 @@ type recorder struct {
 	clientState recordingState // how far the client came
 	panicked    any            // what the client's writer panicked with
 	tool        *toolAnswer    // nil but for tool calls
-	unshare     func()         // ends the sharing of a large body that is not stored yet
 }
 
 // init initializes a recorder, which takes its room from a budget. The caller sets limit, settle
@@ -288,14 +288,15 @@ func (c *recorder) response() *idempotency.Response {
 func (c *recorder) keep(r *idempotency.Response) {
 	c.record.Keep()
 	if r != nil && len(r.Body) > smallReplay && c.tool == nil { // duplicates of smaller ones wait for no room
-		c.unshare = c.allowance.Budget.AddUnstored(r.Body, &c.record)
+		c.unstored = true
+		c.allowance.Budget.AddUnstored(r.Body, &c.record)
 	}
 }
 
 // stored releases what was held of the response until it was stored.
 func (c *recorder) stored() {
-	if c.unshare != nil {
-		c.unshare()
+	if c.unstored {
+		c.allowance.Budget.RemoveUnstored(c.record.Bytes())
 	}
 	c.record.Unkeep()
 	c.tool.release()

@@ -71,6 +71,7 @@ func (p *Pool) start(s *Store, h *Handle) {
 	s.log = newMovableLog(h.Logger)
 	defer h.warnIfSlow("the store is still being opened: its disk is slow or hangs; requests and reloads that need the store wait").Stop()
 	if s.store, s.err = h.Config.Open(s.log.logger); s.err != nil {
+		s.store = nil // perhaps a nil pointer of its type
 		p.remove(s)
 		return
 	}
