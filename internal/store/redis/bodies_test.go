@@ -10,13 +10,16 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	goredis "github.com/redis/go-redis/v9"
 
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 	"github.com/caddy-dedup/caddy-dedup/internal/redistest"
+	"github.com/caddy-dedup/caddy-dedup/internal/store/storetest"
 )
 
 // slowLink lets bytes through at a rate, those of all connections together.
@@ -264,5 +267,126 @@ func TestBodyIsWrittenOnce(t *testing.T) {
 	}
 	if n := command(t, server, "DBSIZE"); n != int64(2) {
 		t.Errorf("%v keys are left: %v", n, command(t, server, "KEYS", "*"))
+	}
+}
+
+// A server gets two large bodies at a time and gives four, and as many as are together not larger than
+// those. Each server of a cluster does.
+func TestBodiesTakeTurns(t *testing.T) {
+	for name, c := range map[string]struct {
+		options Options
+		reads   bool
+		size    int
+		want    int // that move at a time
+	}{
+		"writes":         {Options{Addresses: []string{"a:1"}}, false, 8 << 20, 2},
+		"small writes":   {Options{Addresses: []string{"a:1"}}, false, 16 << 10, 16},
+		"reads":          {Options{Addresses: []string{"a:1"}}, true, 8 << 20, 4},
+		"in two masters": {Options{Addresses: []string{"a:1", "b:1"}, Cluster: true}, false, 8 << 20, 4},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := openWith(t, c.options)
+				moving, done := 0, make(chan struct{})
+				var mu sync.Mutex
+				for range 20 {
+					for _, address := range c.options.Addresses {
+						n := s.bodies.node(c.options.bodyAddress(address))
+						turns := n.writes
+						if c.reads {
+							turns = n.reads
+						}
+						go func() {
+							_, _ = moveBody(t.Context(), s, n, turns, c.size, func() (any, error) {
+								mu.Lock()
+								moving++
+								mu.Unlock()
+								<-done
+								return nil, nil
+							})
+						}()
+					}
+				}
+				synctest.Wait()
+				storetest.Equal(t, moving, c.want, "moving at a time")
+				close(done)
+				synctest.Wait()
+				storetest.Equal(t, moving, 20*len(c.options.Addresses), "moved")
+				must(t, s.Close())
+			})
+		})
+	}
+}
+
+// bufferedConn notes the size of its send buffer, and of the largest write.
+type bufferedConn struct {
+	net.Conn
+	buffer, largest atomic.Int64
+}
+
+func (c *bufferedConn) SetWriteBuffer(bytes int) error {
+	c.buffer.Store(int64(bytes))
+	return nil
+}
+
+func (c *bufferedConn) Write(b []byte) (int, error) {
+	c.largest.Store(max(c.largest.Load(), int64(len(b))))
+	return c.Conn.Write(b)
+}
+
+// The kernel holds little of a body, and the connections of small commands move none.
+func TestBodyConnectionsHaveSmallBuffers(t *testing.T) {
+	server := redistest.Start(t)
+	var mu sync.Mutex
+	var conns []*bufferedConn
+	s := closeAtEnd(t, openWith(t, Options{
+		Addresses: []string{server.Addr}, Timeout: busyTimeout,
+		dial: func(ctx context.Context, network, address string) (net.Conn, error) {
+			raw, err := new(net.Dialer).DialContext(ctx, network, address)
+			c := &bufferedConn{Conn: raw}
+			mu.Lock()
+			defer mu.Unlock()
+			conns = append(conns, c)
+			return c, err
+		},
+	}))
+	c := claimOf("a", "token")
+	record := mustClaim(t, s, c, idempotency.Proceed).Record
+	mustSettle(t, s, c, record, bodyOf(1, 1<<20))
+	mustClaim(t, s, c, idempotency.ReplayKept)
+	mu.Lock()
+	defer mu.Unlock()
+	bodies := 0
+	for _, conn := range conns {
+		switch buffer := conn.buffer.Load(); {
+		case buffer == 0 && conn.largest.Load() > 16<<10:
+			t.Errorf("a connection for small commands wrote %d bytes at once", conn.largest.Load())
+		case buffer == 128<<10 && conn.largest.Load() == 32<<10:
+			bodies++
+		case buffer != 0:
+			t.Errorf("a connection for bodies has a send buffer of %d bytes and wrote %d at once", buffer, conn.largest.Load())
+		}
+	}
+	if bodies == 0 {
+		t.Error("no connection for bodies wrote one")
+	}
+}
+
+// Behind sentinels, bodies go to the master of the small commands, also while a sentinel still names
+// another one.
+func TestBodiesFollowTheSmallCommands(t *testing.T) {
+	t.Parallel()
+	named, actual := redistest.Start(t), redistest.Start(t)
+	sentinels := redistest.StartSentinels(t, named, 0, 1)
+	s := closeAtEnd(t, openWith(t, Options{Addresses: []string{sentinels[0].Addr}, Sentinel: redistest.MasterName, Timeout: busyTimeout}))
+	mustClaim(t, s, claimOf("a", "token"), idempotency.Proceed)
+	must(t, s.setBody(ctx, "before", make([]byte, large)))
+	s.dialer.master.Store(&actual.Addr)
+	s.dialer.closeBodies(actual.Addr)
+	must(t, s.setBody(ctx, "after", make([]byte, large)))
+	for server, want := range map[*redistest.Server][]any{named: {"before"}, actual: {"after"}} {
+		if got := command(t, server, "KEYS", "[ab]*e*"); fmt.Sprint(got) != fmt.Sprint(want) {
+			t.Errorf("the server has %v, want %v", got, want)
+		}
 	}
 }

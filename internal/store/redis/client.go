@@ -28,6 +28,14 @@ const (
 	noLimit = time.Hour
 )
 
+// newBodyClient returns a client for bodies. Behind sentinels it asks none of them ([dialer.dialBody]).
+func newBodyClient(o Options, d *dialer, b *bodies) goredis.UniversalClient {
+	if o.Sentinel != "" {
+		o.Sentinel, o.Addresses = "", []string{sentinelClient}
+	}
+	return newClient(o, d, d.dialBody(b))
+}
+
 // newClient returns a client that dials when it is first used, by d's hooks and a function of d.
 func newClient(o Options, d *dialer, dial dialFunc) goredis.UniversalClient {
 	goredis.SetLogger(clientLog{o.Logger.Named("client")}) // one for the process: that of the newest store

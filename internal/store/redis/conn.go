@@ -3,6 +3,7 @@ package redis
 import (
 	"context"
 	"crypto/tls"
+	"errors"
 	"fmt"
 	"net"
 	"sync"
@@ -36,8 +37,8 @@ type dialer struct {
 	// ctx ends the dials under way when the store is closed.
 	ctx    context.Context
 	cancel context.CancelFunc
-	// master is the address of the last connection, for logs: a client behind sentinels has no
-	// address of its own.
+	// master is the address of the last connection for small commands. Behind sentinels, bodies go to
+	// it too: the sentinels do not all know a new master at the same time.
 	master atomic.Pointer[string]
 
 	// Tests set these, for dialTLS.
@@ -62,6 +63,13 @@ type moving struct{}
 // dialBody returns a function that dials a connection for bodies.
 func (d *dialer) dialBody(b *bodies) dialFunc {
 	return func(ctx context.Context, network, address string) (net.Conn, error) {
+		if address == sentinelClient {
+			master := d.master.Load()
+			if master == nil {
+				return nil, errors.New("no sentinel has named the master yet")
+			}
+			address = *master
+		}
 		return d.dialConn(context.WithValue(ctx, moving{}, b), network, address)
 	}
 }

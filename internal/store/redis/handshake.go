@@ -64,7 +64,7 @@ func (c *conn) handshake(ctx context.Context) error {
 	}
 	c.early, _ = in.Peek(in.Buffered())
 	_ = c.Conn.SetDeadline(time.Time{})
-	return d.accept(c.address, info)
+	return d.accept(c, info)
 }
 
 func noReply(err error) error {
@@ -120,22 +120,27 @@ func (serverError) RedisError() {}
 
 // accept returns an error if the server, by its INFO, cannot be used. It logs what the operator should know
 // of a server that it has not seen before.
-func (d *dialer) accept(server, info string) error {
+func (d *dialer) accept(c *conn, info string) error {
 	if infoField(info, "redis_mode") == "sentinel" {
 		return nil // its error for the first command says more
 	}
 	if err := checkVersion(info); err != nil {
 		return initError(err)
 	}
-	runID, address := infoField(info, "run_id"), zap.String("address", server)
+	runID, address := infoField(info, "run_id"), zap.String("address", c.address)
 	if !d.options.clustered() && infoField(info, "role") == "slave" {
 		if _, known := d.refused.LoadOrStore(runID, true); !known {
 			d.log.Error("this redis is a replica: requests with a key are refused until it becomes a master; set the address of the master, or use sentinel", address)
 		}
 		return initError(errReplica)
 	}
-	if before := d.master.Swap(&server); d.options.Sentinel != "" && before != nil && *before != server {
-		d.closeBodies(server)
+	switch {
+	case c.body == nil:
+		if before := d.master.Swap(&c.address); d.options.Sentinel != "" && before != nil && *before != c.address {
+			d.closeBodies(c.address)
+		}
+	case d.options.Sentinel != "" && *d.master.Load() != c.address:
+		return initError(errors.New("the sentinels have named another master meanwhile"))
 	}
 	d.comparesValues.Store(comparesValues(info))
 	if _, known := d.accepted.LoadOrStore(runID, true); known || runID == "" {

@@ -79,7 +79,7 @@ func Open(o Options) (*Store, error) {
 	s.dialer = newDialer(o, s.limits, s.credentials)
 	s.client = newClient(o, s.dialer, s.dialer.dialConn)
 	s.bodies = newBodies(s.limits)
-	s.bodies.client = newClient(o, s.dialer, s.dialer.dialBody(s.bodies))
+	s.bodies.client = newBodyClient(o, s.dialer, s.bodies)
 	s.pipes = newPipes(s.limits, s.dialer, o.clustered())
 	s.inbox = newInbox(s.client, s.names, s.limits, o.Logger)
 	return s, nil
