@@ -194,3 +194,27 @@ func TestGiveUp(t *testing.T) {
 		storetest.Equal(t, a.logged.FilterMessageSnippet("never stored: nothing uses the store").Len(), 1, "lines")
 	})
 }
+
+// Runs whose settlements failed together are not tried again together.
+func TestRetriesAreSpread(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const runs = 8
+		a := newReplica(t, newShared(t))
+		var all []*engine.Run
+		for n := range runs {
+			all = append(all, a.run(nth(n)))
+		}
+		a.link.fail(refused, "settle")
+		for _, run := range all {
+			wantEnd(t, run, created("done"), resultTrying)
+		}
+		time.Sleep(100 * time.Millisecond) // the longest first pause
+		synctest.Wait()
+		retries := a.link.times("settle")[runs:]
+		if len(retries) < runs || retries[0].Equal(retries[runs-1]) {
+			t.Errorf("tried again at %v", retries)
+		}
+		a.link.fail(works)
+		a.drain()
+	})
+}

@@ -116,6 +116,15 @@ func TestBudget(t *testing.T) {
 	}
 }
 
+// Half of it is for responses that cannot be stored.
+func TestBudgetHalf(t *testing.T) {
+	b, next := budgetOf(limit)
+	next().Count(9 * unit) // what is taken makes no difference
+	if got := b.Half(); got != 5*unit {
+		t.Errorf("half of %d bytes is %d", limit, got)
+	}
+}
+
 func TestBudgetRefusesNewRunsAtNineTenths(t *testing.T) {
 	b, next := budgetOf(limit)
 	next().Count(9 * unit)
