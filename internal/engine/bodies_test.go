@@ -3,11 +3,13 @@ package engine_test
 import (
 	"context"
 	"errors"
+	"runtime"
 	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
+	"weak"
 
 	"github.com/caddy-dedup/caddy-dedup/internal/engine"
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
@@ -213,6 +215,29 @@ func TestRetriesAreSpread(t *testing.T) {
 		retries := a.link.times("settle")[runs:]
 		if len(retries) < runs || retries[0].Equal(retries[runs-1]) {
 			t.Errorf("tried again at %v", retries)
+		}
+		a.link.fail(works)
+		a.drain()
+	})
+}
+
+// A retry holds nothing of a body whose room is released.
+func TestDroppedBodyIsFreed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := withUnstored(t, newShared(t), engine.NewUnstored(func() int64 { return 1 << 20 }))
+		run := a.run(someRequest())
+		a.link.fail(refused)
+		released := false
+		body := func() weak.Pointer[byte] {
+			response := created(bodyOf(8))
+			wantStored(t, run, response, resultTrying, func() { released = true })
+			return weak.Make(&response.Body[0])
+		}()
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		runtime.GC()
+		if !released || body.Value() != nil {
+			t.Errorf("room released: %v, body in memory: %v", released, body.Value() != nil)
 		}
 		a.link.fail(works)
 		a.drain()

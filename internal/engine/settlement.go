@@ -168,14 +168,15 @@ func (r *Run) flightResult(s idempotency.Settlement) idempotency.Claimed {
 // Until then the flight answers the duplicates of this process. After a release it does not: only
 // the store can decide which request runs next, and it does not know of the release yet.
 func (r *Run) settleLater(s idempotency.Settlement) {
-	result, event := r.flightResult(s), runUnstored
+	event := runUnstored
 	if s.State == idempotency.Released {
 		event = runOver
 	}
-	r.flight.end(event, result, nil)
-	r.engine.goBackground(func() {
-		settled := r.retry(time.Now().Add(max(s.Retention, r.claim.Life())))
-		r.flight.end(runOver, result, nil)
+	r.flight.end(event, r.flightResult(s), nil)
+	deadline := time.Now().Add(max(s.Retention, r.claim.Life()))
+	r.engine.goBackground(func() { // it captures no response: the body may be dropped
+		settled := r.retry(deadline)
+		r.flight.end(runOver, idempotency.Claimed{}, nil) // the flight has its result
 		r.settled(settled)
 	})
 }
