@@ -243,3 +243,38 @@ func TestDroppedBodyIsFreed(t *testing.T) {
 		a.drain()
 	})
 }
+
+// tooLargeStore is down, or takes no body of more than 3 MiB.
+type tooLargeStore struct {
+	idempotency.Store
+	takesNoBodies atomic.Bool
+}
+
+func (s *tooLargeStore) Settle(ctx context.Context, key idempotency.Key, claimed *idempotency.Record, settlement idempotency.Settlement) error {
+	if s.takesNoBodies.Load() && len(settlement.Response.Body) > 3<<20 {
+		return idempotency.ErrTooLarge
+	}
+	return errRefused
+}
+
+// A body that a store refuses as too large counts no longer, while what is left of its response still
+// cannot be stored.
+func TestBodyRefusedAsTooLargeNoLongerCounts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		unstored := engine.NewUnstored(func() int64 { return 10 << 20 })
+		shared := &tooLargeStore{Store: newShared(t)}
+		full, other := withUnstored(t, shared, unstored), withUnstored(t, newShared(t), unstored)
+		runs := []*engine.Run{full.run(nth(0)), other.run(nth(1)), other.run(nth(2))}
+		wantEnd(t, runs[0], created(bodyOf(4)), resultTrying)
+		shared.takesNoBodies.Store(true)
+		time.Sleep(time.Minute)
+		other.link.fail(refused)
+		for _, run := range runs[1:] {
+			wantEnd(t, run, created(bodyOf(5)), resultTrying)
+		}
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		storetest.Equal(t, full.observer.of("bodies dropped")["bodies dropped"], 1, "dropped as too large")
+		storetest.Equal(t, other.observer.of("bodies dropped")["bodies dropped"], 0, "dropped of 10 MiB, which is the limit")
+	})
+}

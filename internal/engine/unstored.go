@@ -39,7 +39,7 @@ var (
 	errStopping      = errors.New("the process stops, and the body was not stored in time")
 )
 
-// add counts the body of a run until remove is called.
+// add counts the body of a run until it is dropped, or until remove is called.
 func (u *Unstored) add(r *Run) (remove func()) {
 	if u == nil || !r.hasBody() {
 		return func() {}
@@ -62,6 +62,12 @@ func (u *Unstored) add(r *Run) (remove func()) {
 	}
 	return func() {
 		drop(nil)
+		u.remove(r)
+	}
+}
+
+func (u *Unstored) remove(r *Run) {
+	if u != nil {
 		u.mu.Lock()
 		defer u.mu.Unlock()
 		u.removeLocked(r)
@@ -112,6 +118,7 @@ func (r *Run) dropBody(cause error) bool {
 	}
 	r.end.Response, r.end.Reason = reduced, "the response was not kept: "+reason
 	r.flight.replaceResult(r.flightResult(r.settlement()))
+	r.engine.options.Unstored.remove(r)
 	r.responseDone()
 	return true
 }
