@@ -128,6 +128,7 @@ func TestBodiesAreDroppedBeforeTheExit(t *testing.T) {
 			storetest.Equal(t, replay.Response.Status, 201, "status", n)
 		}
 		storetest.Equal(t, a.observer.of("bodies dropped")["bodies dropped"], 3, "dropped")
+		storetest.Equal(t, a.observer.of("settle failed")["settle failed"], 1, "settlements that failed by the store, not because the body is dropped")
 	})
 }
 
@@ -194,6 +195,29 @@ func TestGiveUp(t *testing.T) {
 			t.Error("it is not idle")
 		}
 		storetest.Equal(t, a.logged.FilterMessageSnippet("never stored: nothing uses the store").Len(), 1, "lines")
+	})
+}
+
+// A body that is dropped while it moves says nothing of the store, which still fails since then.
+func TestFailingSinceWithDroppedBodies(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		shared := &movingStore{Store: newShared(t)}
+		shared.stuck.Store(true)
+		a := newReplica(t, shared)
+		first, second := a.run(nth(0)), a.run(nth(1))
+		wantEnd(t, first, created(bodyOf(2)), resultTrying)
+		since := time.Now()
+		time.Sleep(time.Second)
+		go func() { wantEnd(t, second, created(bodyOf(2)), resultTrying) }()
+		time.Sleep(time.Second)
+		a.link.fail(refused)
+		a.DropBodies()
+		time.Sleep(time.Second)
+		if got, ok := a.FailingSince(); !ok || !got.Equal(since) {
+			t.Errorf("failing since %v, %v; want %v", got, ok, since)
+		}
+		a.link.fail(works)
+		a.drain()
 	})
 }
 

@@ -214,7 +214,7 @@ func (f *flight) end(event flightEvent, found idempotency.Claimed, err error) {
 	f.moveLocked(event)
 }
 
-// replaceResult sets another result of a run whose settlement is not stored yet.
+// replaceResult replaces the result that duplicates get until the settlement is stored.
 func (f *flight) replaceResult(found idempotency.Claimed) {
 	f.all.mu.Lock()
 	defer f.all.mu.Unlock()

@@ -153,7 +153,7 @@ func (e *Engine) startMove(ctx context.Context, operation Operation) storeCall {
 func (c *storeCall) done(err error) error {
 	took := time.Since(c.start)
 	failed := c.failed(err)
-	if c.operation == OperationSettle {
+	if c.operation == OperationSettle && (failed || c.ctx.Err() == nil) { // a cancelled one says nothing of the store
 		c.engine.failing.note(failed)
 	}
 	c.engine.options.Observer.Asked(c.operation, took, failed)
@@ -168,8 +168,9 @@ func (c *storeCall) done(err error) error {
 // ([idempotency.Store]), and a cancelled context is the caller's. A full store refuses a claim as
 // a limit does, but it fails to store a settlement.
 func (c *storeCall) failed(err error) bool {
+	cancelled := c.ctx.Err() != nil && !errors.Is(context.Cause(c.ctx), context.DeadlineExceeded)
 	switch {
-	case err == nil, errors.Is(c.ctx.Err(), context.Canceled):
+	case err == nil, cancelled:
 		return false
 	case errors.Is(err, idempotency.ErrFull):
 		return c.operation != OperationClaim

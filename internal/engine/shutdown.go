@@ -114,8 +114,8 @@ func (f *failing) note(failed bool) {
 	}
 }
 
-// FailingSince returns since when every settlement has failed. ok is false if the last one has not: a
-// store that is full still renews leases.
+// FailingSince returns since when every settlement has failed; ok is false if the last one has not.
+// Renewals do not count, because a full store still renews leases.
 func (e *Engine) FailingSince() (since time.Time, ok bool) {
 	if since := e.failing.since.Load(); since != nil {
 		return *since, true
