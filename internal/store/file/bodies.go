@@ -25,10 +25,9 @@ import (
 // has expired. The sweeper removes it as a whole, including bodies whose values were removed or,
 // because of a crash, never written. That needs neither the database nor free space.
 //
-// A slow disk may need more time for a body than a settlement waits, which is until no piece of any body
-// is written for a while. So only a few bodies are written
-// at a time, in pieces between which the disk can flush the log. A body whose write has started is
-// written to its end, once: the next attempt of the settlement uses it.
+// A settlement waits as long as pieces of any body are being written. Only a few bodies are written at a
+// time, in pieces between which the disk can flush the log. A body whose write has started is written to
+// its end, once: the next attempt of the settlement uses it.
 const (
 	bodiesName     = "bodies"
 	maxInlineBody  = 64 << 10 // larger ones are in segments

@@ -256,6 +256,52 @@ func TestTableThatCannotBeRead(t *testing.T) {
 	closeStore(t, s)
 }
 
+// A process that has no file descriptor left for a while, or whose disk does not tell its space, has no
+// damage afterwards.
+func TestPassingFailureIsNoDamage(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		fs := newFaulty(newMemory())
+		s := openStore(t, fs, storePath)
+		synctest.Wait() // new keys read nothing when the filter is built
+		fs.set(func(op errorfs.Op) error {
+			switch {
+			case op.Kind == errorfs.OpGetDiskUsage, op.Kind == errorfs.OpFileReadAt && strings.HasSuffix(op.Path, ".sst"):
+				return fmt.Errorf("open %s: %w", op.Path, syscall.EMFILE)
+			default:
+				return nil
+			}
+		})
+		for i := range 2 * mergeThreshold {
+			keep(t, s, i, i+1)
+			flushTable(t, s)
+		}
+		synctest.Wait()
+		if reason, since := s.Impairment(); !strings.Contains(reason, syscall.EMFILE.Error()) || since.IsZero() {
+			t.Errorf("impaired since %v by %q, while no merge succeeds", since, reason)
+		}
+		fs.set(nil)
+		time.Sleep(10 * time.Minute)
+		synctest.Wait()
+		if reason, since := s.Impairment(); reason != "" || !since.IsZero() {
+			t.Errorf("impaired since %v by %q, after all tables are merged", since, reason)
+		}
+		closeStore(t, s)
+	})
+}
+
+// A merge of sound tables does not end the damage of another one.
+func TestDamageStaysAfterAMerge(t *testing.T) {
+	var s Store
+	s.damages.mergeEnded(syscall.EIO)
+	s.damages.add("a.sst is damaged", false)
+	for _, err := range []error{nil, syscall.EIO, nil} {
+		s.damages.mergeEnded(err)
+		if reason, since := s.Impairment(); reason != "a.sst is damaged" || since.IsZero() {
+			t.Errorf("impaired since %v by %q, after a merge ended with %v", since, reason, err)
+		}
+	}
+}
+
 // A merge that fails is repeated at intervals, not at once.
 func TestFailedMergePauses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

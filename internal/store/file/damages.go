@@ -1,23 +1,43 @@
 package file
 
 import (
+	"errors"
 	"sync"
 	"time"
+
+	"github.com/cockroachdb/pebble/v2"
 )
 
-// damages are what the background work and the reads of a store's databases have found to be damaged.
+// damages are what the merges and the reads of a store's databases have found to be damaged.
 type damages struct {
 	mu     sync.Mutex
 	count  int64
 	reason string // of the first one
 	since  time.Time
+	passes bool // the reason ends when a merge succeeds
 }
 
-func (d *damages) add(reason string) {
+func (d *damages) add(reason string, passes bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.count++; d.count == 1 {
-		d.reason, d.since = reason, time.Now()
+	d.count++
+	if d.reason == "" || d.passes && !passes {
+		d.reason, d.since, d.passes = reason, time.Now(), passes
+	}
+}
+
+// mergeEnded notes a merge that failed, until one succeeds: the cause may be that the process had no file
+// descriptor left. add notes corruption.
+func (d *damages) mergeEnded(err error) {
+	switch {
+	case err == nil:
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		if d.passes {
+			d.reason, d.since, d.passes = "", time.Time{}, false
+		}
+	case !errors.Is(err, pebble.ErrCancelledCompaction) && !pebble.IsCorruptionError(err):
+		d.add("merging tables fails: "+err.Error(), true)
 	}
 }
 

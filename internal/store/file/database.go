@@ -88,15 +88,15 @@ func openDatabase(fs vfs.FS, path string, create bool, found *damages, logger *z
 		Logger:                      &pebbleLogger{d.disk, logger},
 		EventListener: &pebble.EventListener{
 			BackgroundError: func(err error) {
-				if !pebble.IsCorruptionError(err) { // DataCorruption adds the others
-					found.add("merging tables fails: " + err.Error())
-				}
 				logger.Error("the store failed to flush or merge in the background", plainError(err))
 			},
-			CompactionEnd: scheduler.pauseAfter,
+			CompactionEnd: func(merge pebble.CompactionInfo) {
+				scheduler.pauseAfter(merge)
+				found.mergeEnded(merge.Err)
+			},
 			// Without this, one damaged block is a Fatalf.
 			DataCorruption: func(info pebble.DataCorruptionInfo) {
-				found.add(info.Path + " is damaged: " + info.Details.Error())
+				found.add(info.Path+" is damaged: "+info.Details.Error(), false)
 				logger.Error("the store is damaged", zap.String("file", info.Path), plainError(info.Details))
 			},
 		},
