@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	goredis "github.com/redis/go-redis/v9"
@@ -29,8 +28,6 @@ const (
 	// and the reply would come only when all of them are sent.
 	sendBuffer = 128 << 10
 	pieceSize  = 32 << 10 // of a write
-	// staleBytes is how much of a body a connection takes, at most, that the server has closed before.
-	staleBytes = 256 << 10
 	// maxBodyFailures and maxBodyCloses are how often a body may fail, and how often in a row the
 	// server may close the connection behind it, while the server answers other commands.
 	maxBodyFailures = 4
@@ -50,13 +47,7 @@ type bodies struct {
 // bodyNode is what all bodies of one server share.
 type bodyNode struct {
 	idempotency.Progress
-	bytes         atomic.Int64 // that have moved
 	writes, reads *semaphore.Weighted
-}
-
-func (n *bodyNode) moved(bytes int) {
-	n.bytes.Add(int64(bytes))
-	n.Moved()
 }
 
 // failedBody is what is known of a body whose settlement has failed.
@@ -112,40 +103,47 @@ func (s *Store) bodyNodeOf(ctx context.Context, name string) (*goredis.Client, *
 	return client, s.bodies.node(s.options.bodyAddress(client.Options().Addr)), nil
 }
 
-// moveBody waits for the body's turn at a server, and then calls move, which moves it. It repeats a move
-// over a connection that the server has closed before, but none that takes too long. If the context ends,
-// moveBody returns; the move goes on until its connection is idle for too long.
+// moveBody waits for the body's turn at a server, and then calls move, which moves it. If the server closes the
+// connection, moveBody repeats the move: once, and as long as the connections may have been closed while they
+// were idle. It repeats none that takes too long. If the context ends, moveBody returns; the move goes on until
+// its connection is idle for too long.
 func moveBody[T any](ctx context.Context, s *Store, n *bodyNode, turns *semaphore.Weighted, size int, move func() (T, error)) (T, error) {
 	type result struct {
 		value T
 		err   error
 	}
-	for retries := 0; ; retries++ {
-		weight := int64(min(max(size, minBody), largeBody))
-		idempotency.Follow(ctx, &n.Progress)
-		if err := turns.Acquire(ctx, weight); err != nil {
-			var none T
-			return none, &unsentError{fmt.Errorf("no other body gets through, and this one waits for its turn: %w", ctx.Err())}
-		}
-		idempotency.Follow(ctx, &n.Progress)
-		before, done := n.bytes.Load(), make(chan result, 1)
-		s.pipes.run(func() {
-			defer turns.Release(weight)
-			value, err := move()
-			done <- result{value, err}
-		})
-		select {
-		case got := <-done:
-			stale := isClosed(got.err) && n.bytes.Load()-before < staleBytes
-			if mayRetry(got.err, retries) && (stale || !connectionFailed(got.err)) && ctx.Err() == nil {
-				continue
-			}
-			return got.value, got.err
-		case <-ctx.Done():
-			var none T
-			return none, errAbandoned
-		}
+	var none T
+	weight := int64(min(max(size, minBody), largeBody))
+	idempotency.Follow(ctx, &n.Progress)
+	if err := turns.Acquire(ctx, weight); err != nil {
+		return none, &unsentError{fmt.Errorf("no other body gets through, and this one waits for its turn: %w", ctx.Err())}
 	}
+	idempotency.Follow(ctx, &n.Progress)
+	done := make(chan result, 1)
+	s.pipes.run(func() {
+		defer turns.Release(weight)
+		for retries := 0; ; retries++ {
+			started := time.Now()
+			value, err := move()
+			repeats := isClosed(err) && (retries == 0 || wasIdle(err, started)) || !connectionFailed(err)
+			if !repeats || !mayRetry(err, retries) || ctx.Err() != nil {
+				done <- result{value, err}
+				return
+			}
+		}
+	})
+	select {
+	case got := <-done:
+		return got.value, got.err
+	case <-ctx.Done():
+		return none, errAbandoned
+	}
+}
+
+// wasIdle reports whether an error is that of a connection that was dialed before a time.
+func wasIdle(err error, before time.Time) bool {
+	var failed *bodyError
+	return errors.As(err, &failed) && failed.dialed.Before(before)
 }
 
 // setBody writes a body under a temporary name.

@@ -161,8 +161,10 @@ type conn struct {
 	early []byte
 	// roundTrip is how long the handshake waited for the first reply.
 	roundTrip time.Duration
-	// body is the server whose bodies the connection moves; nil for small commands.
+	// body is the server whose bodies the connection moves; nil for small commands. sent reports whether
+	// it has sent bytes since the last reply.
 	body *bodyNode
+	sent bool
 	// awaits says what the connection waits for; nil after the first reply.
 	awaits atomic.Pointer[string]
 }
@@ -184,19 +186,31 @@ func (c *conn) Write(b []byte) (n int, err error) {
 	if c.body == nil {
 		return c.Conn.Write(b)
 	}
-	for err == nil && n < len(b) {
-		if n > 0 {
-			if err := c.SetWriteDeadline(time.Now().Add(noLimit)); err != nil {
-				return n, err
-			}
+	for n < len(b) {
+		_ = c.SetWriteDeadline(time.Now().Add(noLimit)) // fails only if it is closed, as the write does
+		m, err := c.Conn.Write(b[n:min(len(b), n+pieceSize)])
+		if n += m; m > 0 {
+			c.sent = true
+			c.body.Moved()
 		}
-		var m int
-		m, err = c.Conn.Write(b[n:min(len(b), n+pieceSize)])
-		n += m
-		c.body.moved(m)
+		if err != nil {
+			return n, c.bodyError(err)
+		}
 	}
-	return n, err
+	return n, nil
 }
+
+// bodyError is the error of a connection for bodies.
+type bodyError struct {
+	err    error
+	dialed time.Time
+	sent   bool // some bytes of the flush
+}
+
+func (e *bodyError) Error() string { return e.err.Error() }
+func (e *bodyError) Unwrap() error { return e.err }
+
+func (c *conn) bodyError(err error) error { return &bodyError{err, c.startTime, c.sent} }
 
 // Read implements [net.Conn]. Before the first reply, no command of the store has been sent, so an
 // error is an [initError].
@@ -212,15 +226,16 @@ func (c *conn) Read(b []byte) (int, error) {
 		}
 	}
 	n, err := c.Conn.Read(b)
-	if c.body != nil && n > 0 {
-		c.body.moved(n)
-	}
-	if c.awaits.Load() != nil {
-		if n > 0 {
-			c.awaits.Store(nil)
-		} else if err != nil {
-			err = initError(err)
-		}
+	switch awaits := c.awaits.Load() != nil; {
+	case n > 0 && c.body != nil:
+		c.sent = false
+		c.body.Moved()
+	case n > 0 && awaits:
+		c.awaits.Store(nil)
+	case err != nil && awaits:
+		err = initError(err)
+	case err != nil && c.body != nil:
+		err = c.bodyError(err)
 	}
 	return n, err
 }
