@@ -1,6 +1,7 @@
 package redis
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -36,18 +37,20 @@ const (
 
 // bodies moves the bodies of large responses.
 type bodies struct {
-	client goredis.UniversalClient
-	limits *limits
+	options Options
+	dialer  *dialer
 
 	mu     sync.Mutex
-	nodes  map[string]*bodyNode
+	nodes  map[string]*bodyNode   // by address
 	failed map[string]*failedBody // by token
 }
 
 // bodyNode is what all bodies of one server share.
 type bodyNode struct {
 	idempotency.Progress
+	client        *goredis.Client
 	writes, reads *semaphore.Weighted
+	used          time.Time // when it was last needed; guarded by bodies.mu
 }
 
 // failedBody is what is known of a body whose settlement has failed.
@@ -64,43 +67,52 @@ type failedBody struct {
 	expiry time.Time
 }
 
-func newBodies(l *limits) *bodies {
-	return &bodies{limits: l, nodes: make(map[string]*bodyNode), failed: make(map[string]*failedBody)}
+func newBodies(o Options, d *dialer) *bodies {
+	return &bodies{options: o, dialer: d, nodes: make(map[string]*bodyNode), failed: make(map[string]*failedBody)}
 }
 
-// node returns the state of the server with this address. A store without a cluster has one server at a
-// time, with the address "".
+// node returns the server with the address that its client for small commands has. When it creates a new
+// one, it drops those that are idle, because cluster nodes join and leave.
 func (b *bodies) node(address string) *bodyNode {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	now := time.Now()
 	n := b.nodes[address]
 	if n == nil {
+		for other, old := range b.nodes {
+			if now.Sub(old.used) > pipeIdleTimeout && old.idle() {
+				_ = old.client.Close()
+				delete(b.nodes, other)
+			}
+		}
 		n = &bodyNode{writes: semaphore.NewWeighted(maxWrites * largeBody), reads: semaphore.NewWeighted(maxReads * largeBody)}
+		n.client = newBodyClient(b.options, b.dialer, n, address)
 		b.nodes[address] = n
 	}
+	n.used = now
 	return n
 }
 
-// bodyAddress returns the address for [bodies.node].
-func (o Options) bodyAddress(address string) string {
-	if o.clustered() {
-		return address
+// idle reports whether no body moves.
+func (n *bodyNode) idle() bool {
+	if !n.writes.TryAcquire(maxWrites * largeBody) {
+		return false
 	}
-	return ""
+	defer n.writes.Release(maxWrites * largeBody)
+	if !n.reads.TryAcquire(maxReads * largeBody) {
+		return false
+	}
+	n.reads.Release(maxReads * largeBody)
+	return true
 }
 
-// bodyNodeOf returns the client for the bodies of the server that has a name, and their state.
-func (s *Store) bodyNodeOf(ctx context.Context, name string) (*goredis.Client, *bodyNode, error) {
-	client, ok := s.bodies.client.(*goredis.Client)
-	if cluster, clustered := s.bodies.client.(*goredis.ClusterClient); clustered {
-		var err error
-		if client, err = cluster.MasterForKey(ctx, name); err != nil {
-			return nil, nil, err
-		}
-	} else if !ok {
-		return nil, nil, fmt.Errorf("a client of the type %T", s.bodies.client)
+func (b *bodies) close() (err error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, n := range b.nodes {
+		err = errors.Join(err, n.client.Close())
 	}
-	return client, s.bodies.node(s.options.bodyAddress(client.Options().Addr)), nil
+	return err
 }
 
 // moveBody waits for the body's turn at a server, and then calls move, which moves it. If the server closes the
@@ -146,58 +158,105 @@ func wasIdle(err error, before time.Time) bool {
 	return errors.As(err, &failed) && failed.dialed.Before(before)
 }
 
-// setBody writes a body under a temporary name.
-func (s *Store) setBody(ctx context.Context, name string, body []byte) error {
-	_, n, err := s.bodyNodeOf(ctx, name)
-	if err != nil {
-		return err
+// redirect is a server to which a cluster redirects a command.
+type redirect struct {
+	to   *bodyNode // nil for none
+	asks bool      // an ASKING must precede the command
+}
+
+// maxRedirects is as in go-redis.
+const maxRedirects = 3
+
+// redirected returns the server to which the answer to a command redirects it.
+func (s *Store) redirected(err error) redirect {
+	if isPlain(err) || !s.options.clustered() {
+		return redirect{}
 	}
-	_, err = moveBody(ctx, s, n, n.writes, len(body), func() (string, error) {
-		return s.bodies.client.Set(ctx, name, body, unsettledLife).Result()
+	address, asks := goredis.IsAskError(err)
+	if moved, ok := goredis.IsMovedError(err); ok {
+		address = moved
+	}
+	if address == "" {
+		return redirect{}
+	}
+	return redirect{s.bodies.node(address), asks}
+}
+
+// moveValue sends one command that moves a body: to a redirect, or to the server of the name if there is
+// none. It follows further redirects.
+func moveValue[C goredis.Cmder](ctx context.Context, s *Store, at redirect, name string, writes bool, size int, add func(goredis.Pipeliner) C) (command C, err error) {
+	if at.to == nil {
+		node, err := s.nodeOf(ctx, name)
+		if err != nil {
+			return command, err
+		}
+		at.to = s.bodies.node(node.Options().Addr)
+	}
+	for redirects := 0; ; redirects++ {
+		turns := at.to.reads
+		if writes {
+			turns = at.to.writes
+		}
+		command, err = moveBody(ctx, s, at.to, turns, size, func() (C, error) {
+			p := at.to.client.Pipeline()
+			if at.asks {
+				p.Do(ctx, "asking")
+			}
+			c := add(p)
+			_, err := p.Exec(ctx)
+			return c, cmp.Or(c.Err(), err)
+		})
+		next := s.redirected(err)
+		if next.to == nil || redirects == maxRedirects {
+			return command, err
+		}
+		at = next
+	}
+}
+
+// setBody writes a body under a temporary name.
+func (s *Store) setBody(ctx context.Context, at redirect, name string, body []byte) error {
+	_, err := moveValue(ctx, s, at, name, true, len(body), func(p goredis.Pipeliner) *goredis.StatusCmd {
+		return p.Set(ctx, name, body, unsettledLife)
 	})
 	return err
 }
 
 // getBody reads a large value.
 func (s *Store) getBody(ctx context.Context, name string) ([]byte, error) {
-	_, n, err := s.bodyNodeOf(ctx, name)
+	get, err := moveValue(ctx, s, redirect{}, name, false, largeBody, func(p goredis.Pipeliner) *goredis.StringCmd {
+		return p.Get(ctx, name)
+	})
 	if err != nil {
 		return nil, err
 	}
-	return moveBody(ctx, s, n, n.reads, largeBody, func() ([]byte, error) {
-		return s.bodies.client.Get(ctx, name).Bytes()
-	})
+	return get.Bytes()
 }
 
 // failedBodyLife is how long a failed body is remembered; longer than the engine's pause between two
-// attempts.
-const failedBodyLife = time.Minute
+// attempts. maxFailedBodies is how many are.
+const (
+	failedBodyLife  = time.Minute
+	maxFailedBodies = 1024
+)
 
-// countFailure counts a settlement that has failed in its body. answers is how many flushes the server has
-// answered so far, those of small commands. If it answers those, and again and again not the body, the
-// error is an [idempotency.ErrTooLarge].
-func (b *bodies) countFailure(token string, size int, answers int64, err error) error {
+// countFailure counts a settlement that has failed in its body, after some of it was sent. before and
+// answers are how many flushes the server had answered when the settlement began, and now, those of small
+// commands. If it answers those, and again and again not the body, the error is an [idempotency.ErrTooLarge].
+func (b *bodies) countFailure(token string, size int, before, answers int64, err error) error {
 	refused := answered(err) && strings.Contains(err.Error(), "Protocol error") // as if it closed the connection
-	switch {
-	case errors.As(err, new(*dialError)), errors.As(err, new(*unsentError)):
-		return err // it was not sent
-	case !errors.Is(err, errAbandoned) && !connectionFailed(err) && !refused:
-		return err // the server refuses all values
+	var failed *bodyError
+	sent := errors.As(err, &failed) && failed.sent && !errors.As(err, new(*dialError))
+	if !sent && !refused {
+		return err // or the server refuses all values
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	now := time.Now()
-	for other, f := range b.failed {
-		if now.Sub(f.at) > failedBodyLife {
-			delete(b.failed, other)
-		}
-	}
 	f := b.failed[token]
 	if f == nil {
-		f = &failedBody{answers: -1}
-		b.failed[token] = f
+		f = &failedBody{answers: before}
 	}
-	f.at = now
+	b.rememberLocked(token, f)
 	if answers == f.answers {
 		return err // the server answers nothing
 	}
@@ -221,12 +280,22 @@ func (b *bodies) countFailure(token string, size int, answers int64, err error) 
 	return fmt.Errorf("%w: %s: %w", idempotency.ErrTooLarge, why, err)
 }
 
+// rememberLocked remembers a failed body, and forgets old ones.
+func (b *bodies) rememberLocked(token string, f *failedBody) {
+	f.at = time.Now()
+	for other, old := range b.failed {
+		if f.at.Sub(old.at) > failedBodyLife || len(b.failed) >= maxFailedBodies {
+			delete(b.failed, other)
+		}
+	}
+	b.failed[token] = f
+}
+
 // keepWritten remembers a body that the server has, and whose script has failed.
 func (b *bodies) keepWritten(token string, f failedBody) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	f.answers, f.at = -1, time.Now()
-	b.failed[token] = &f
+	b.rememberLocked(token, &f)
 }
 
 // written returns what is known of a body that the server has under its temporary name, nil for none.

@@ -2,16 +2,30 @@ package redis
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io"
+	"maps"
 	"net"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
+	"testing/synctest"
+	"time"
+
+	goredis "github.com/redis/go-redis/v9"
 
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 	"github.com/caddy-dedup/caddy-dedup/internal/redistest"
+	"github.com/caddy-dedup/caddy-dedup/internal/store/storetest"
 )
+
+// bodyClient returns the client for bodies of a store with one server.
+func bodyClient(s *Store) *goredis.Client {
+	return s.bodies.node(s.client.(*goredis.Client).Options().Addr).client
+}
 
 // idleConns are connections that the server can close while they are idle. The kernel takes what fits its
 // send buffer, and then the reset comes.
@@ -46,10 +60,14 @@ type idleConn struct {
 	net.Conn
 	all    *idleConns
 	closed atomic.Bool
+	closes atomic.Bool // within a body
 	left   atomic.Int64
 }
 
 func (c *idleConn) Write(b []byte) (int, error) {
+	if c.closes.Load() && len(b) == pieceSize {
+		c.closed.Store(true)
+	}
 	if !c.closed.Load() {
 		return c.Conn.Write(b)
 	}
@@ -73,7 +91,7 @@ func TestBodyAfterIdleConnectionsWereClosed(t *testing.T) {
 	server := redistest.Start(t)
 	var conns idleConns
 	s := closeAtEnd(t, openWith(t, Options{Addresses: []string{server.Addr}, Timeout: busyTimeout, dial: conns.dial}))
-	conns.write = func() { s.bodies.node("").Moved() } // those of others
+	conns.write = func() { s.bodies.node(server.Addr).Moved() } // those of others
 	claim := func(n int) (idempotency.Claim, *idempotency.Record) {
 		c := claimOf(fmt.Sprint(n), fmt.Sprint("token ", n))
 		return c, mustClaim(t, s, c, idempotency.Proceed).Record
@@ -89,4 +107,104 @@ func TestBodyAfterIdleConnectionsWereClosed(t *testing.T) {
 	}
 	c, record := claim(bodies)
 	mustSettle(t, s, c, record, bodyOf(bodies, size))
+}
+
+// A body goes to the server of its record, also while the seed of the cluster hangs.
+func TestBodyWhileTheSeedHangs(t *testing.T) {
+	t.Parallel()
+	cluster := redistest.StartCluster(t, 3, 0)
+	seed := cluster.Masters[0]
+	s := closeAtEnd(t, openWith(t, Options{Addresses: []string{seed.Addr}, Cluster: true, Timeout: busyTimeout}))
+	c := claimOf(namesOn(1, 3, "beside the seed")(), "token")
+	record := mustClaim(t, s, c, idempotency.Proceed).Record
+	seed.Pause()
+	defer seed.Resume()
+	mustSettle(t, s, c, record, bodyOf(1, 1<<20))
+	mustClaim(t, s, withToken(c, "again"), idempotency.ReplayKept)
+}
+
+// A settlement of which no byte was sent is no failure of its body, whatever else the server answers.
+func TestBodyThatIsNeverSent(t *testing.T) {
+	server := redistest.Start(t)
+	s := closeAtEnd(t, openWith(t, Options{
+		Addresses: []string{server.Addr}, Timeout: busyTimeout,
+		dial: func(ctx context.Context, network, address string) (net.Conn, error) {
+			if ctx.Value(moving{}) != nil {
+				<-ctx.Done()
+				return nil, ctx.Err()
+			}
+			return new(net.Dialer).DialContext(ctx, network, address)
+		},
+	}))
+	c := claimOf("a", "token")
+	record := mustClaim(t, s, c, idempotency.Proceed).Record
+	for range 2 * maxBodyFailures {
+		short, cancel := context.WithTimeout(ctx, 10*time.Millisecond)
+		if err := s.Settle(short, c.Key, record, bodyOf(1, 1<<20)); err == nil || errors.Is(err, idempotency.ErrTooLarge) {
+			t.Errorf("settle: %v, want another error", err)
+		}
+		cancel()
+		must(t, s.Renew(ctx, c))
+	}
+}
+
+// The server closes each new connection within a body. The body is repeated once in each settlement, and the
+// first failure counts only if the server has answered something since its settlement began.
+func TestBodyBehindWhichEachConnectionIsClosed(t *testing.T) {
+	for _, answers := range []bool{true, false} {
+		server := redistest.Start(t)
+		conns := idleConns{write: func() {}}
+		s := closeAtEnd(t, openWith(t, Options{
+			Addresses: []string{server.Addr}, Timeout: busyTimeout,
+			dial: func(ctx context.Context, network, address string) (net.Conn, error) {
+				conn, err := conns.dial(ctx, network, address)
+				if ctx.Value(moving{}) != nil {
+					conn.(*idleConn).closes.Store(true)
+				}
+				return conn, err
+			},
+		}))
+		c := claimOf("a", "token")
+		record := mustClaim(t, s, c, idempotency.Proceed).Record
+		conns.write = func() {
+			if answers {
+				must(t, s.Renew(ctx, c))
+			}
+		}
+		dialed, want := len(conns.open), maxBodyCloses
+		if !answers {
+			want++
+		}
+		for n := range want {
+			err := s.Settle(ctx, c.Key, record, bodyOf(1, 1<<20))
+			if errors.Is(err, idempotency.ErrTooLarge) != (n == want-1) {
+				t.Errorf("attempt %d: %v", n+1, err)
+			}
+			must(t, s.Renew(ctx, c))
+		}
+		storetest.Equal(t, len(conns.open)-dialed, 2*want, "connections for the body")
+	}
+}
+
+// What is known of servers and of failed bodies is bounded. A server with a body that moves stays.
+func TestBodiesForgetWhatIsOld(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := openWith(t, Options{Addresses: []string{"a:1", "b:1"}, Cluster: true})
+		b := s.bodies
+		must(t, b.node("a:1").writes.Acquire(ctx, 1))
+		b.node("b:1")
+		time.Sleep(2 * pipeIdleTimeout)
+		b.node("c:1")
+		if b.nodes["a:1"] == nil || b.nodes["b:1"] != nil || b.nodes["c:1"] == nil {
+			t.Errorf("the servers are %v, want one that moves a body and a new one", slices.Sorted(maps.Keys(b.nodes)))
+		}
+		for n := range 2 * maxFailedBodies {
+			_ = b.countFailure(fmt.Sprint(n), large, 0, 1, &bodyError{sent: true, err: io.EOF})
+		}
+		storetest.Equal(t, len(b.failed), maxFailedBodies, "failed bodies")
+		time.Sleep(2 * failedBodyLife)
+		b.keepWritten("token", failedBody{})
+		storetest.Equal(t, len(b.failed), 1, "failed bodies after a while")
+		must(t, s.Close())
+	})
 }

@@ -28,12 +28,11 @@ const (
 	noLimit = time.Hour
 )
 
-// newBodyClient returns a client for bodies. Behind sentinels it asks none of them ([dialer.dialBody]).
-func newBodyClient(o Options, d *dialer, b *bodies) goredis.UniversalClient {
-	if o.Sentinel != "" {
-		o.Sentinel, o.Addresses = "", []string{sentinelClient}
-	}
-	return newClient(o, d, d.dialBody(b))
+// newBodyClient returns a client for the bodies of one server, which is that of a client for small commands.
+// Behind sentinels it asks none of them ([dialer.dialBody]).
+func newBodyClient(o Options, d *dialer, n *bodyNode, address string) *goredis.Client {
+	o.Sentinel, o.Cluster, o.Addresses = "", false, []string{address}
+	return newClient(o, d, d.dialBody(n)).(*goredis.Client)
 }
 
 // newClient returns a client that dials when it is first used, by d's hooks and a function of d.

@@ -32,8 +32,6 @@ type dialer struct {
 	comparesValues atomic.Bool
 	// roundTrip is how long the last handshake waited for the first reply, in ns.
 	roundTrip atomic.Int64
-	// bodyAddress is [Options.bodyAddress].
-	bodyAddress func(address string) string
 	// ctx ends the dials under way when the store is closed.
 	ctx    context.Context
 	cancel context.CancelFunc
@@ -52,16 +50,16 @@ type dialer struct {
 var _ goredis.Hook = (*dialer)(nil)
 
 func newDialer(o Options, l *limits, c *credentials) *dialer {
-	d := &dialer{options: o, limits: l, credentials: c, log: o.Logger, bodyAddress: o.bodyAddress, resolver: net.DefaultResolver, open: make(map[*conn]struct{})}
+	d := &dialer{options: o, limits: l, credentials: c, log: o.Logger, resolver: net.DefaultResolver, open: make(map[*conn]struct{})}
 	d.ctx, d.cancel = context.WithCancel(context.Background())
 	return d
 }
 
-// moving marks the context of a dial for bodies. Its value is the [bodies].
+// moving marks the context of a dial for bodies. Its value is the [bodyNode].
 type moving struct{}
 
-// dialBody returns a function that dials a connection for bodies.
-func (d *dialer) dialBody(b *bodies) dialFunc {
+// dialBody returns a function that dials a connection for the bodies of a server.
+func (d *dialer) dialBody(n *bodyNode) dialFunc {
 	return func(ctx context.Context, network, address string) (net.Conn, error) {
 		if address == sentinelClient {
 			master := d.master.Load()
@@ -70,7 +68,7 @@ func (d *dialer) dialBody(b *bodies) dialFunc {
 			}
 			address = *master
 		}
-		return d.dialConn(context.WithValue(ctx, moving{}, b), network, address)
+		return d.dialConn(context.WithValue(ctx, moving{}, n), network, address)
 	}
 }
 
@@ -101,8 +99,8 @@ func (d *dialer) dialConn(ctx context.Context, network, address string) (net.Con
 		return nil, err
 	}
 	c.Conn = raw
-	if b, ok := ctx.Value(moving{}).(*bodies); ok {
-		c.body = b.node(d.bodyAddress(address))
+	if n, ok := ctx.Value(moving{}).(*bodyNode); ok {
+		c.body = n
 		setSendBuffer(raw)
 	}
 	if raw, ok := raw.(syscall.Conn); ok { // go-redis checks idle connections by it, except with TLS

@@ -104,7 +104,7 @@ func (c *changeCall) writeResponse(ctx context.Context, fail func(error) error) 
 			return err
 		}
 		name := c.store.names.unsettled(c.key, c.change.Token, c.change.Response)
-		if err := c.store.setBody(ctx, name, body); err != nil {
+		if err := c.store.setBody(ctx, redirect{}, name, body); err != nil {
 			return fail(readError(c.keys[0], err))
 		}
 		c.keys = append(c.keys, c.store.names.response(c.key, c.change.Token), name)

@@ -51,7 +51,7 @@ func TestRoundTrips(t *testing.T) {
 	if s.dialer.comparesValues.Load() {
 		settleScripts = 0
 	}
-	s.bodies.client.(*goredis.Client).AddHook(count)
+	bodyClient(s).AddHook(count)
 
 	var claimed idempotency.Claimed
 	claim := func(name, token string, want idempotency.Verdict) func() {

@@ -70,14 +70,15 @@ func (s *Store) Settle(ctx context.Context, key idempotency.Key, claimed *idempo
 	if replicated {
 		to.waits = s.enoughReplicas(step, node)
 	}
+	answers := func() int64 { return s.pipes.to(target{node: node}).answers.Load() }
+	before := answers()
 	var answer reply
 	var replicas int64
 	settled := false
 	if call.body != nil && !call.written {
 		answer, replicas, settled, err = call.runWithBody(ctx, to)
 		if err != nil && !settled {
-			answers := s.pipes.to(target{node: node}).answers.Load()
-			return s.fail("settle", s.bodies.countFailure(claimed.Token, len(call.body), answers, err))
+			return s.fail("settle", s.bodies.countFailure(claimed.Token, len(call.body), before, answers(), err))
 		}
 		step, cancel = s.withTimeout(ctx)
 		defer cancel()
@@ -88,7 +89,7 @@ func (s *Store) Settle(ctx context.Context, key idempotency.Key, claimed *idempo
 	switch {
 	case call.body == nil:
 	case hasCode(err, "TRYAGAIN"), s.isRedirect(err), err != nil && !answered(err):
-		s.bodies.keepWritten(claimed.Token, failedBody{name: call.keys[2], head: bytes.Clone(call.head), size: len(call.body), expiry: call.expiry})
+		s.bodies.keepWritten(claimed.Token, failedBody{answers: answers(), name: call.keys[2], head: bytes.Clone(call.head), size: len(call.body), expiry: call.expiry})
 	default:
 		s.bodies.forget(claimed.Token)
 	}
@@ -311,26 +312,24 @@ func (c *settleCall) runWithBody(ctx context.Context, to target) (answer reply, 
 	if to.waits {
 		// A separate flush would occupy a connection while it waits. The script has a later
 		// offset in the replication stream, so its WAIT covers the body as well.
-		return reply{}, 0, false, s.setBody(ctx, c.keys[2], c.body)
+		return reply{}, 0, false, s.setBody(ctx, redirect{}, c.keys[2], c.body)
 	}
-	node, n, err := s.bodyNodeOf(ctx, c.keys[0])
-	if err != nil {
-		return reply{}, 0, false, err
-	}
+	n := s.bodies.node(to.node.Options().Addr)
 	settle, err := moveBody(ctx, s, n, n.writes, len(c.body), func() (*request, error) {
 		body := newRequest(ctx, "set", c.keys[2], c.body, "px", unsettledLife.Milliseconds())
 		settle := newScriptRequest(ctx, settleScript, false, c.keys, c.args...)
 		c.prepare(settle)
-		p := s.pipes.to(target{node: node})
+		p := s.pipes.to(target{node: n.client})
 		if err := p.connect(ctx); err != nil {
 			return nil, err
 		}
 		p.flush(ctx, body, settle)
 		return settle, body.Err()
 	})
+	next := s.redirected(err)
 	switch {
-	case s.isRedirect(err):
-		return reply{}, 0, false, s.setBody(ctx, c.keys[2], c.body)
+	case next.to != nil:
+		return reply{}, 0, false, s.setBody(ctx, next, c.keys[2], c.body)
 	case err != nil:
 		return reply{}, 0, false, err
 	case hasCode(settle.Err(), "NOSCRIPT"), hasCode(settle.Err(), "TRYAGAIN"), s.isRedirect(settle.Err()), connectionFailed(settle.Err()):

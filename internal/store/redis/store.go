@@ -55,8 +55,9 @@ func (l *limits) timeout() time.Duration { return time.Duration(l.timeoutNanos.L
 // attemptTimeout limits each read and each write. An operation has time for two attempts.
 func (l *limits) attemptTimeout() time.Duration { return l.timeout() * 2 / 5 }
 
-// idleTimeout is how long a connection that moves a body may move nothing.
-func (l *limits) idleTimeout() time.Duration { return idempotency.IdleTimeout(l.timeout()) }
+// idleTimeout is how long a connection that moves a body may move nothing. It ends shortly before the step
+// ([idempotency.WithProgress]), so that the step gets the error of the connection.
+func (l *limits) idleTimeout() time.Duration { return idempotency.IdleTimeout(l.timeout()) * 19 / 20 }
 
 // handshakeTimeout limits connecting, the TLS handshake, and the first reply on a connection.
 func (l *limits) handshakeTimeout() time.Duration { return max(minHandshakeTimeout, l.timeout()) }
@@ -78,8 +79,7 @@ func Open(o Options) (*Store, error) {
 	s.limits.set(o.Timeout, o.WaitReplicas)
 	s.dialer = newDialer(o, s.limits, s.credentials)
 	s.client = newClient(o, s.dialer, s.dialer.dialConn)
-	s.bodies = newBodies(s.limits)
-	s.bodies.client = newBodyClient(o, s.dialer, s.bodies)
+	s.bodies = newBodies(o, s.dialer)
 	s.pipes = newPipes(s.limits, s.dialer, o.clustered())
 	s.inbox = newInbox(s.client, s.names, s.limits, o.Logger)
 	return s, nil
@@ -91,7 +91,7 @@ func (s *Store) Tune(timeout time.Duration, waitReplicas int) { s.limits.set(tim
 // Close implements [idempotency.Store].
 func (s *Store) Close() error {
 	s.inbox.close()
-	err := errors.Join(s.client.Close(), s.bodies.client.Close())
+	err := errors.Join(s.client.Close(), s.bodies.close())
 	s.dialer.cancel()
 	close(s.pipes.closed)
 	s.credentials.unregister()
