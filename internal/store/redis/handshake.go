@@ -20,7 +20,7 @@ type subscribing struct{}
 
 // handshake makes a dialed connection usable, in one write: it logs in, selects the database, asks what the
 // server is, and subscribes if the connection is for that. go-redis would do it in several round trips, and
-// close the connection when the caller that needs it first times out.
+// would close the connection if the first caller that needs it timed out.
 //
 // INFO tells the server's version, its role and whether it may evict records: after a failover, an address
 // may lead to another server than before. A server that cannot be used gets no command of the store.

@@ -153,7 +153,7 @@ func (s *Store) newSettleCall(key idempotency.Key, claimed *idempotency.Record, 
 		return nil, err
 	}
 	var answer []byte // beside the record, if it is small
-	besideLife := settlement.ResponseRetention()
+	besideLife, at := settlement.ResponseRetention(), len(value)
 	switch response := settlement.Response; {
 	case response == nil || besideLife <= 0:
 	case settlement.State != idempotency.Complete:
@@ -164,14 +164,18 @@ func (s *Store) newSettleCall(key idempotency.Key, claimed *idempotency.Record, 
 			c.body, answer = answer, nil
 		}
 	default:
-		at := len(value)
 		if value, c.body = appendKept(value, key, claimed.Token, response); c.body != nil {
 			besideLife += responseMargin
-			if before := s.bodies.written(claimed.Token, len(c.body)); before != nil {
-				value = append(value[:at], before.head...)
-			}
-			c.head = value[at:]
 		}
+	}
+	var name string // the temporary one of the body
+	if c.body != nil {
+		name = s.names.unsettled(key, claimed.Token, settlement.Response)
+		if before := s.bodies.written(claimed.Token, len(c.body)); before != nil {
+			value = append(value[:at], before.head...)
+			c.written, name, c.expiry = true, before.name, before.expiry
+		}
+		c.head = value[at:]
 	}
 	c.value = value
 	expiry := toMillis(c.life)
@@ -191,10 +195,6 @@ func (s *Store) newSettleCall(key idempotency.Key, claimed *idempotency.Record, 
 		more[1] = toMillis(besideLife)
 	}
 	if c.body != nil {
-		name := s.names.unsettled(key, claimed.Token, settlement.Response)
-		if before := s.bodies.written(claimed.Token, len(c.body)); before != nil {
-			c.written, name, c.expiry = true, before.name, before.expiry
-		}
 		c.keys = append(c.keys, name)
 	}
 	if answer != nil {
@@ -282,7 +282,7 @@ func (c *settleCall) tryScript(ctx context.Context, to target) (answer reply, re
 func (c *settleCall) runScript(ctx context.Context, to target) (answer reply, replicas int64, err error) {
 	if c.claimed != nil {
 		sent := newRequest(ctx, "set", c.keys[0], c.value, "ifeq", c.claimed, "px", toMillis(c.life))
-		c.claimed = nil // of another attempt, the script knows whether this one has settled the run
+		c.claimed = nil // Only the first attempt uses IFEQ. The script can tell whether it has settled the run.
 		c.prepare(sent)
 		if _, err := c.store.pipes.to(to).send(ctx, sent); err == nil || !answered(err) {
 			return reply{word: replyOK}, sent.replicas, err
