@@ -8,6 +8,7 @@ import (
 	"maps"
 	"net"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -207,4 +208,69 @@ func TestBodiesForgetWhatIsOld(t *testing.T) {
 		storetest.Equal(t, len(b.failed), 1, "failed bodies after a while")
 		must(t, s.Close())
 	})
+}
+
+// A server need not know INFO, nor let the user call it. One that gives another answer cannot be used: it may
+// be a replica.
+func TestServerThatDoesNotAnswerInfo(t *testing.T) {
+	for answer, usable := range map[string]bool{
+		"NOPERM User x has no permissions to run the 'info' command": true,
+		"ERR unknown command 'info', with args beginning with: ":     true,
+		"LOADING Redis is loading the dataset in memory":             false,
+		"BUSY Redis is busy running a script.":                       false,
+		"ERR max number of clients reached":                          false,
+	} {
+		server, client := net.Pipe()
+		s := openWith(t, Options{
+			Addresses: []string{"pipe:1"},
+			dial:      func(context.Context, string, string) (net.Conn, error) { return client, nil },
+		})
+		go func() {
+			_, _ = server.Read(make([]byte, 512))
+			_, _ = fmt.Fprintf(server, "-%s\r\n", answer)
+		}()
+		c, err := s.dialer.dialConn(ctx, "tcp", "pipe:1")
+		must(t, err)
+		err = c.(*conn).handshake(ctx)
+		if usable != (err == nil) || err != nil && (!strings.Contains(err.Error(), answer) || refused(err)) {
+			t.Errorf("%s: %v", answer, err)
+		}
+		must(t, s.Close())
+		_ = c.Close()
+	}
+}
+
+// A server that is not the one for a key, or takes no more clients, is unavailable; it does not refuse a value.
+func TestUnavailableServer(t *testing.T) {
+	for answer, want := range map[string]bool{
+		"MOVED 1 127.0.0.1:6380":              false,
+		"ASK 1 127.0.0.1:6380":                false,
+		"ERR max number of clients reached":   false,
+		"OOM command not allowed":             true,
+		"READONLY You can't write against it": true,
+	} {
+		storetest.Equal(t, refused(serverError(answer)), want, answer)
+	}
+}
+
+// Each of many addresses has the time for a round trip.
+func TestDialManyAddresses(t *testing.T) {
+	s := closeAtEnd(t, openWith(t, Options{Addresses: []string{"redis.test:6379"}}))
+	addresses := make([]string, 30)
+	for n := range addresses {
+		addresses[n] = fmt.Sprint("127.0.0.", n+1)
+	}
+	s.dialer.resolver = resolver(t, 0, addresses...)
+	var dials int
+	before := time.Now()
+	s.dialer.control = func(ctx context.Context, _, _ string, _ syscall.RawConn) error {
+		dials++
+		if deadline, _ := ctx.Deadline(); deadline.Sub(before) < minAddressTimeout {
+			t.Errorf("dial %d ends after %v", dials, deadline.Sub(before))
+		}
+		return errors.New("it is not dialed")
+	}
+	if _, err := s.dialer.connect(ctx, "tcp", "redis.test:6379", func(string) {}); err == nil || dials != len(addresses) {
+		t.Errorf("%d dials: %v", dials, err)
+	}
 }

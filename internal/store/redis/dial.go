@@ -17,6 +17,8 @@ const (
 	// reply on a connection. A distant server takes some round trips, and a proxy first connects to its
 	// own server.
 	minHandshakeTimeout = 2 * time.Second
+	// minAddressTimeout is the minimum timeout of connecting to one of the addresses of a name.
+	minAddressTimeout = 500 * time.Millisecond
 )
 
 // What a dial waits for. Errors quote it.
@@ -61,9 +63,9 @@ func (d *dialer) dialTLS(ctx context.Context, network, address string, report fu
 	return nil, err
 }
 
-// connect dials the addresses of a name one after the other. Together they take no longer than a handshake, so
-// that the next dial soon looks the name up again: after a failover it may have another address. Go's dialer
-// would wait at least two seconds for each.
+// connect dials the addresses of a name one after the other. Unless they are many, they take no longer together
+// than a handshake, so that the next dial soon looks the name up again: after a failover it may have another
+// address. Go's dialer would wait at least two seconds for each.
 func (d *dialer) connect(ctx context.Context, network, address string, report func(string)) (net.Conn, error) {
 	one := net.Dialer{
 		Timeout:         d.limits.handshakeTimeout(),
@@ -80,7 +82,7 @@ func (d *dialer) connect(ctx context.Context, network, address string, report fu
 		return nil, err
 	}
 	report(awaitingConnect)
-	one.Timeout /= time.Duration(len(addresses))
+	one.Timeout = max(one.Timeout/time.Duration(len(addresses)), minAddressTimeout)
 	for i, ip := range addresses {
 		conn, dialErr := one.DialContext(ctx, network, net.JoinHostPort(ip.String(), port))
 		if dialErr == nil {

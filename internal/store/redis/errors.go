@@ -63,8 +63,10 @@ func refused(err error) bool {
 	return answered(err) && !slices.ContainsFunc(unavailableCodes, func(code string) bool { return hasCode(err, code) })
 }
 
-// unavailableCodes are the codes of errors with which a server refuses reads as well.
-var unavailableCodes = []string{"LOADING", "BUSY", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "NOAUTH", "WRONGPASS"}
+// unavailableCodes are the codes, or other words, of errors with which a server refuses reads as well.
+var unavailableCodes = []string{
+	"LOADING", "BUSY", "MASTERDOWN", "CLUSTERDOWN", "MOVED", "ASK", "TRYAGAIN", "NOAUTH", "WRONGPASS", "max number of clients",
+}
 
 // hint returns what to do about an error, "" if that is not known.
 func (s *Store) hint(err error) string {

@@ -59,8 +59,8 @@ func (c *conn) handshake(ctx context.Context) error {
 		}
 	}
 	info, err := readText(in)
-	if err != nil && !answered(err) { // the user need not have INFO
-		return initError(err)
+	if err != nil && !hasCode(err, "NOPERM") && !strings.Contains(err.Error(), "unknown command") { // it need not have INFO
+		return fmt.Errorf("ask what the server is: %w", err)
 	}
 	c.early, _ = in.Peek(in.Buffered())
 	_ = c.Conn.SetDeadline(time.Time{})
