@@ -17,13 +17,21 @@ const module = "github.com/caddy-dedup/caddy-dedup"
 var layers = map[string]struct{ code, tests []string }{
 	"":                         {code: list("caddymodule", "internal/cli")},
 	"cmd/caddy-dedup":          {code: list("", "internal/cli")},
-	"caddymodule":              {code: list("internal/admin", "internal/dashboard", "internal/delivery", "internal/engine", "internal/exchange", "internal/idempotency", "internal/signature", "internal/storepool", "internal/seal", "internal/store/file", "internal/store/memory", "internal/store/redis"), tests: list("internal/redistest")},
-	"internal/exchange":        {code: list("internal/delivery", "internal/engine", "internal/idempotency", "internal/jsonrpc", "internal/signature", "internal/storepool"), tests: list("internal/store/memory")},
+	"caddymodule":              {code: list("internal/admin", "internal/budget", "internal/dashboard", "internal/delivery", "internal/engine", "internal/exchange", "internal/httpfield", "internal/idempotency", "internal/identify", "internal/observe", "internal/report", "internal/seal", "internal/signature", "internal/store/file", "internal/store/memory", "internal/store/redis", "internal/storepool", "internal/toolcall", "internal/upstream"), tests: list("internal/redistest")},
+	"internal/exchange":        {code: list("internal/budget", "internal/delivery", "internal/engine", "internal/httpfield", "internal/idempotency", "internal/identify", "internal/recording", "internal/report", "internal/reqbody", "internal/storepool", "internal/upstream"), tests: list("internal/store/memory")},
+	"internal/observe":         {code: list("internal/budget", "internal/engine", "internal/httpfield", "internal/idempotency", "internal/identify", "internal/report", "internal/storepool", "internal/upstream"), tests: list("internal/delivery", "internal/signature", "internal/store/memory")},
+	"internal/toolcall":        {code: list("internal/budget", "internal/canonicaljson", "internal/httpfield", "internal/idempotency", "internal/identify", "internal/upstream")},
+	"internal/identify":        {code: list("internal/budget", "internal/canonicaljson", "internal/delivery", "internal/engine", "internal/httpfield", "internal/idempotency", "internal/report", "internal/reqbody", "internal/signature", "internal/upstream")},
+	"internal/upstream":        {code: list("internal/budget", "internal/delivery", "internal/httpfield", "internal/idempotency", "internal/report", "internal/reqbody")},
+	"internal/report":          {code: list("internal/budget", "internal/delivery", "internal/engine", "internal/idempotency", "internal/storepool")},
+	"internal/recording":       {code: list("internal/budget")},
+	"internal/reqbody":         {code: list("internal/budget", "internal/delivery", "internal/httpfield")},
+	"internal/budget":          {},
+	"internal/httpfield":       {},
 	"internal/admin":           {code: list("internal/engine", "internal/idempotency"), tests: list("internal/admin/admintest")},
 	"internal/admin/admintest": {code: list("internal/engine", "internal/idempotency", "internal/store/memory")},
 	"internal/dashboard":       {code: list("internal/admin", "internal/idempotency"), tests: list("internal/admin/admintest")},
 	"internal/canonicaljson":   {tests: list("internal/idempotency")},
-	"internal/jsonrpc":         {code: list("internal/canonicaljson")},
 	"internal/idempotency":     {code: list("internal/canonicaljson")},
 	"internal/delivery":        {code: list("internal/canonicaljson", "internal/idempotency"), tests: list("internal/signature")},
 	"internal/signature":       {code: list("internal/canonicaljson"), tests: list("internal/delivery")},
@@ -49,7 +57,7 @@ var stayOut = []struct {
 	imported string
 	reaching []string
 }{
-	{"github.com/caddyserver/caddy/v2", list("", "cmd/caddy-dedup", "internal/cli", "caddymodule", "internal/exchange")},
+	{"github.com/caddyserver/caddy/v2", list("", "cmd/caddy-dedup", "internal/cli", "caddymodule", "internal/exchange", "internal/observe", "internal/toolcall", "internal/identify", "internal/upstream", "internal/report")},
 	{"github.com/redis/go-redis/v9", list("", "cmd/caddy-dedup", "internal/cli", "caddymodule", "internal/store/redis", "internal/redistest")},
 	{"github.com/cockroachdb/pebble", list("", "cmd/caddy-dedup", "internal/cli", "caddymodule", "internal/store/file")},
 }
@@ -169,7 +177,7 @@ func TestPackagesStayClearOfCaddyAndOfStores(t *testing.T) {
 // The rules and the engine know no network. Only their own imports count: the
 // logger brings an HTTP server with it.
 func TestRulesAndEngineImportNoNetwork(t *testing.T) {
-	for _, name := range []string{"idempotency", "engine", "seal", "canonicaljson", "jsonrpc"} {
+	for _, name := range []string{"idempotency", "engine", "seal", "canonicaljson", "budget"} {
 		for _, imported := range goList(t, "-f", `{{join .Imports "\n"}}`, "./internal/"+name) {
 			if imported == "net" || strings.HasPrefix(imported, "net/") {
 				t.Errorf("%s imports %s", name, imported)

@@ -9,7 +9,7 @@ import (
 
 // Operators see the stores of the configurations that run, with their keys.
 func TestAdminAPISeesTheOpenStores(t *testing.T) {
-	address, _ := upstream(t, answers(201, "made"))
+	address, _ := startUpstream(t, answers(201, "made"))
 	s := serve(t, "dedup {\nmode api\nkey header Idempotency-Key submits\n}", "reverse_proxy "+address)
 	s.mustPost("operated", "")
 	mux := http.NewServeMux()

@@ -16,7 +16,7 @@ import (
 	"time"
 
 	"github.com/caddy-dedup/caddy-dedup/internal/engine"
-	"github.com/caddy-dedup/caddy-dedup/internal/exchange"
+	"github.com/caddy-dedup/caddy-dedup/internal/report"
 )
 
 // What a request costs does not depend on the machine. Beyond the same request without
@@ -112,7 +112,7 @@ func TestMetricsAllocateNothing(t *testing.T) {
 		}
 		s := serveWith(t, "", "dedup", "respond done 201")
 		if !metrics {
-			s.handler().exchange.Observer = noopObserver{}
+			s.handler().reporter().Observer = noopObserver{}
 		}
 		n := 0
 		first = testing.AllocsPerRun(200, func() { n++; post(s.Config.Handler, strconv.Itoa(n)) })
@@ -127,7 +127,7 @@ func TestMetricsAllocateNothing(t *testing.T) {
 	}
 	m := newMetrics()
 	if n := testing.AllocsPerRun(100, func() {
-		m.Request("github", exchange.OutcomeExecuted, false)
+		m.Request("github", report.Executed, false)
 		m.RunEnded("github", engine.ResultKept)
 		m.Asked(engine.OperationClaim, time.Millisecond, false)
 	}); n != 0 {
@@ -137,6 +137,6 @@ func TestMetricsAllocateNothing(t *testing.T) {
 
 type noopObserver struct{}
 
-func (noopObserver) Request(string, exchange.Outcome, bool) {}
-func (noopObserver) Differing(string, bool)                 {}
-func (noopObserver) Overloaded(engine.Limit)                {}
+func (noopObserver) Request(string, report.Outcome, bool) {}
+func (noopObserver) Differing(string, bool)               {}
+func (noopObserver) Overloaded(engine.Limit)              {}

@@ -75,7 +75,7 @@ func TestEndOfTheLastAttempt(t *testing.T) {
 	} {
 		for mode, refused := range map[string]int{"api": 409, "webhook": 503} {
 			t.Run(fmt.Sprintf("%s, %s, %v", mode, c.dedup, c.turns), func(t *testing.T) {
-				address, runs := upstream(t, inTurn(c.turns...))
+				address, runs := startUpstream(t, inTurn(c.turns...))
 				s := serve(t, "dedup {", "mode "+mode, "key header Idempotency-Key", c.dedup, "}", "reverse_proxy "+address)
 				var last answer
 				for range c.turns {
@@ -102,7 +102,7 @@ func TestEndOfTheLastAttempt(t *testing.T) {
 
 // A run that never reached the upstream is no attempt.
 func TestNotSentIsNoAttempt(t *testing.T) {
-	address, runs := upstream(t, inTurn(500))
+	address, runs := startUpstream(t, inTurn(500))
 	s := serve(t, "@away header X-Away *", "route {", "dedup {", "max_attempts 2", "}", "reverse_proxy @away "+nothing, "reverse_proxy "+address, "}")
 	for attempt := range 2 {
 		for range 3 {
@@ -138,7 +138,7 @@ func TestStrictAtMostOnce(t *testing.T) {
 		{tooSlow, idempotency.Held},
 	} {
 		t.Run(fmt.Sprint(c.end), func(t *testing.T) {
-			address, runs := upstream(t, inTurn(c.end, 201))
+			address, runs := startUpstream(t, inTurn(c.end, 201))
 			timeout := "1m" // which a slow machine does not reach
 			if c.end == tooSlow {
 				timeout = "300ms"

@@ -6,15 +6,14 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/caddy-dedup/caddy-dedup/internal/identify"
 	"go.uber.org/zap"
 	"go.uber.org/zap/zaptest/observer"
-
-	"github.com/caddy-dedup/caddy-dedup/internal/exchange"
 )
 
 // A caller that nothing in the key tells apart is warned of once, with the line to write.
 func TestScopeAnonymousCallers(t *testing.T) {
-	address, _ := upstream(t, answers(201, "done"))
+	address, _ := startUpstream(t, answers(201, "done"))
 	for name, c := range map[string]struct {
 		line   string
 		header []string
@@ -35,7 +34,7 @@ func TestScopeAnonymousCallers(t *testing.T) {
 	} {
 		s := serve(t, "dedup {", c.line, "}", "reverse_proxy "+address)
 		core, logged := observer.New(zap.WarnLevel)
-		s.handler().exchange.Logger = zap.New(core)
+		s.handler().reporter().Logger = zap.New(core)
 		s.mustPost("", "body", "Cookie", "session=a") // without a key there is nothing to share
 		for _, key := range []string{"1", "2"} {
 			s.mustPost(key, "body", c.header...)
@@ -56,7 +55,7 @@ func TestScopeAnonymousCallers(t *testing.T) {
 
 // A field that may name the caller and is not part of the key is shown once, with the line to write.
 func TestScopeUnlistedIdentity(t *testing.T) {
-	address, _ := upstream(t, answers(201, "done"))
+	address, _ := startUpstream(t, answers(201, "done"))
 	known := []string{"Authorization", "Bearer a"}
 	for name, c := range map[string]struct {
 		line   string
@@ -78,7 +77,7 @@ func TestScopeUnlistedIdentity(t *testing.T) {
 	} {
 		s := serve(t, "dedup {", c.line, "}", "reverse_proxy "+address)
 		core, logged := observer.New(zap.WarnLevel)
-		s.handler().exchange.Logger = zap.New(core)
+		s.handler().reporter().Logger = zap.New(core)
 		for _, key := range []string{"1", "2"} {
 			s.mustPost(key, "body", c.header...)
 		}
@@ -97,7 +96,7 @@ func TestScopeUnlistedIdentity(t *testing.T) {
 
 // A scope of one's own in which nothing names the caller is shown once, unless it is shared.
 func TestOwnScopeAnonymousCallers(t *testing.T) {
-	address, _ := upstream(t, answers(201, "done"))
+	address, _ := startUpstream(t, answers(201, "done"))
 	for line, warned := range map[string]bool{
 		"scope {http.request.host}":                                     true,
 		"scope {env.HOME} {http.request.orig_uri.path}":                 true,
@@ -113,7 +112,7 @@ func TestOwnScopeAnonymousCallers(t *testing.T) {
 	} {
 		s := serve(t, "dedup {", line, "}", "reverse_proxy "+address)
 		core, logged := observer.New(zap.WarnLevel)
-		s.handler().exchange.Logger = zap.New(core)
+		s.handler().reporter().Logger = zap.New(core)
 		for _, key := range []string{"1", "2"} {
 			s.mustPost(key, `{"user":"u"}`, "Authorization", "Bearer a", "Cookie", "session=s")
 		}
@@ -133,7 +132,7 @@ func TestConnectionTakesNoKeyAway(t *testing.T) {
 		"dedup {\ncaller {http.request.cookie.session}\n}":                                                                  {"Idempotency-Key", "Cookie"},
 	} {
 		var got http.Header
-		address, _ := upstream(t, func(_ http.ResponseWriter, r *http.Request, _ int) { got = r.Header })
+		address, _ := startUpstream(t, func(_ http.ResponseWriter, r *http.Request, _ int) { got = r.Header })
 		s := serve(t, lines, "reverse_proxy "+address)
 		header := []string{"X-Hop", "1", "Connection", "X-Hop, " + strings.ToLower(strings.Join(fields, ","))}
 		for _, field := range fields {
@@ -155,7 +154,7 @@ func TestConnectionTakesNoKeyAway(t *testing.T) {
 // What a caller is known by is no key, which is stored readable, if it is a secret, and no field
 // that force removes: callers would share keys.
 func TestCallersFieldsAreNoKeys(t *testing.T) {
-	for _, field := range append(exchange.CredentialFields, "Cookie", "Proxy-Authorization") {
+	for _, field := range append(identify.CredentialFields, "Cookie", "Proxy-Authorization") {
 		lower := strings.ToLower(field)
 		for _, line := range []string{"key header " + lower, "key value {http.request.header." + field + "}", "key parts p {\nheader " + field + "\n}"} {
 			if err := handlerOf(line); err == nil || !strings.Contains(err.Error(), "carries a credential, and keys are stored readable") {
@@ -163,7 +162,7 @@ func TestCallersFieldsAreNoKeys(t *testing.T) {
 			}
 		}
 	}
-	for _, field := range append(append(exchange.CredentialFields, exchange.UserFields...), exchange.AccountFields...) {
+	for _, field := range append(append(identify.CredentialFields, identify.UserFields...), identify.AccountFields...) {
 		if err := handlerOf("force " + strings.ToLower(field)); err == nil || !strings.Contains(err.Error(), "has a meaning of its own") {
 			t.Errorf("force %s: %v", field, err)
 		}

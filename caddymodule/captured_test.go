@@ -137,7 +137,7 @@ func TestCapturedRequestIsReplayed(t *testing.T) {
 		t.Setenv("TEST_STANDARD", "whsec_c2VjcmV0")
 		for changed, change := range unsignedChanges {
 			for _, matcher := range []string{"/webhooks/x", "/webhooks/*"} {
-				address, runs := upstream(t, answers(201, "first"))
+				address, runs := startUpstream(t, answers(201, "first"))
 				s := serve(t, "handle "+matcher+" {", c.site, "reverse_proxy "+address, "}")
 				send := func(change func(r *http.Request)) *httptest.ResponseRecorder {
 					w := httptest.NewRecorder()
@@ -185,7 +185,7 @@ func TestVerifiedKeysAreApart(t *testing.T) {
 		return []string{"Stripe-Signature", fmt.Sprintf("t=%d,v1=%s", now, signedWith(secret, fmt.Sprintf("%d.%s", now, event)))}
 	}
 	for _, scope := range []string{"", "scope shared", "scope {http.request.orig_uri.path}"} {
-		address, runs := upstream(t, answers(201, "done"))
+		address, runs := startUpstream(t, answers(201, "done"))
 		s := serve(t, "@a header X-Endpoint a", "@b header X-Endpoint b", "@open header X-Endpoint open", "route {",
 			"dedup @open stripe {", scope, "}", "dedup @a stripe {", scope, "verify {env.TEST_A}", "}", "dedup @b stripe {", scope, "verify {env.TEST_B}", "}",
 			"reverse_proxy "+address, "}")
@@ -223,7 +223,7 @@ func TestEqualSecrets(t *testing.T) {
 	} {
 		names := strings.Fields(providers)
 		for _, order := range [][]string{names, {names[1], names[0]}} {
-			address, runs := upstream(t, answers(201, "done"))
+			address, runs := startUpstream(t, answers(201, "done"))
 			s := serve(t, "header >X-Provider {http.dedup.provider}", "dedup "+strings.Join(order, " ")+" {",
 				"verify "+order[0]+" {env.TEST_SECRET}", "verify "+order[1]+" {env.TEST_SECRET}", "}", "reverse_proxy "+address)
 			for _, header := range requests {

@@ -58,7 +58,7 @@ func TestErrorPageOfASubrouteIsNoAnswer(t *testing.T) {
 			t.Run(name+" under "+unknown, func(t *testing.T) {
 				address, runs := nothing, new(atomic.Int64)
 				if serve, ok := c.upstream.(func(http.ResponseWriter, *http.Request, int)); ok {
-					address, runs = upstream(t, serve)
+					address, runs = startUpstream(t, serve)
 				}
 				lines := []string{"route {", "dedup {", "on_unknown " + unknown, "}", "vars page " + strconv.Itoa(c.page), "caught {"}
 				behind := c.lines

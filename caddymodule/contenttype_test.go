@@ -29,7 +29,7 @@ func TestTypeOfAnAnswerThatNamesNone(t *testing.T) {
 			html(w)
 		},
 	} {
-		address, _ := upstream(t, func(w http.ResponseWriter, _ *http.Request, _ int) {
+		address, _ := startUpstream(t, func(w http.ResponseWriter, _ *http.Request, _ int) {
 			w.Header()["Content-Type"] = nil
 			answer(w)
 		})
@@ -56,7 +56,7 @@ func TestTypeOfAnAnswerThatNamesNone(t *testing.T) {
 // proxy: it flushes the header, or the first bytes with it.
 func TestTypeOfAStreamThatNamesNone(t *testing.T) {
 	goOn := make(chan struct{})
-	address, _ := upstream(t, func(w http.ResponseWriter, _ *http.Request, _ int) {
+	address, _ := startUpstream(t, func(w http.ResponseWriter, _ *http.Request, _ int) {
 		w.Header()["Content-Type"] = nil
 		_, _ = io.WriteString(w, "<html>")
 		_ = http.NewResponseController(w).Flush()

@@ -14,7 +14,7 @@ import (
 
 	"github.com/caddy-dedup/caddy-dedup/internal/dashboard"
 	"github.com/caddy-dedup/caddy-dedup/internal/engine"
-	"github.com/caddy-dedup/caddy-dedup/internal/exchange"
+	"github.com/caddy-dedup/caddy-dedup/internal/report"
 )
 
 func init() {
@@ -119,7 +119,7 @@ func isAddress(host string) bool {
 // or the subject of a verified client certificate, and the client's address, which behind one of
 // the trusted_proxies of the server is the one that the proxy reports.
 func operatorOf(r *http.Request) engine.Operator {
-	by := engine.Operator{Remote: r.RemoteAddr, User: exchange.User(r)}
+	by := engine.Operator{Remote: r.RemoteAddr, User: report.User(r)}
 	if by.User == "" && r.TLS != nil && len(r.TLS.VerifiedChains) > 0 {
 		by.User = r.TLS.VerifiedChains[0][0].Subject.String()
 	}

@@ -17,8 +17,8 @@ import (
 // A webhook's duplicate with another body gets what any duplicate gets, and is marked, counted and
 // logged: its key may be that of several events.
 func TestDuplicatesThatDiffer(t *testing.T) {
-	address, _ := upstream(t, answers(201, "first"))
-	dying, _ := upstream(t, func(http.ResponseWriter, *http.Request, int) { panic(http.ErrAbortHandler) })
+	address, _ := startUpstream(t, answers(201, "first"))
+	dying, _ := startUpstream(t, func(http.ResponseWriter, *http.Request, int) { panic(http.ErrAbortHandler) })
 	const order = "mode webhook\nkey json /order_id orders"
 	t.Setenv("TEST_KEY", "MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIzNDU2Nzg5MDE=")
 	for name, c := range map[string]struct {
@@ -64,9 +64,9 @@ func TestDuplicatesThatDiffer(t *testing.T) {
 				}
 				s := serveWith(t, c.global, "header >X-Differs {http.dedup.differs}", head+" {", block, "}", "reverse_proxy "+up)
 				core, logged := observer.New(zap.WarnLevel)
-				s.handler().exchange.Logger = zap.New(core)
+				s.handler().reporter().Logger = zap.New(core)
 				counts := &differing{s.counted(), 0}
-				s.handler().exchange.Observer = counts
+				s.handler().reporter().Observer = counts
 				_, _ = s.post("", c.first, c.header...)
 				<-counts.told
 				second, _ := s.post("", c.second, c.header...)
@@ -102,7 +102,7 @@ func (d *differing) Differing(provider string, observed bool) {
 func TestDifferingInTheAccessLog(t *testing.T) {
 	for _, observe := range []string{"", "observe"} {
 		release := make(chan struct{})
-		address, _ := upstream(t, func(_ http.ResponseWriter, _ *http.Request, n int) {
+		address, _ := startUpstream(t, func(_ http.ResponseWriter, _ *http.Request, n int) {
 			if n == 1 && observe == "" {
 				<-release
 			}

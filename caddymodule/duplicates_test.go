@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/caddy-dedup/caddy-dedup/internal/exchange"
+	"github.com/caddy-dedup/caddy-dedup/internal/budget"
 )
 
 // replays fails the test unless the answer is a replay of the first one.
@@ -45,7 +45,7 @@ func TestConflictDescribesTheFirstResponse(t *testing.T) {
 	} {
 		for _, mode := range []string{"api", "webhook"} {
 			t.Run(name+" "+mode, func(t *testing.T) {
-				address, runs := upstream(t, func(w http.ResponseWriter, _ *http.Request, _ int) {
+				address, runs := startUpstream(t, func(w http.ResponseWriter, _ *http.Request, _ int) {
 					for field, value := range map[string]string{"Location": c.location, "Content-Type": c.media} {
 						if value != "" {
 							w.Header().Set(field, value)
@@ -99,7 +99,7 @@ func TestAcknowledgeAndSeeOther(t *testing.T) {
 		{"on_duplicate see_other", 202, "", 202},
 	} {
 		t.Run(fmt.Sprintf("%s, %d %s", c.lines, c.status, c.location), func(t *testing.T) {
-			address, runs := upstream(t, func(w http.ResponseWriter, _ *http.Request, _ int) {
+			address, runs := startUpstream(t, func(w http.ResponseWriter, _ *http.Request, _ int) {
 				if c.location != "" {
 					w.Header().Set("Location", c.location)
 				}
@@ -133,7 +133,7 @@ func TestRequestsThatWaitedAreNoDuplicates(t *testing.T) {
 		for _, status := range []int{500, 201} {
 			t.Run(fmt.Sprint(how, " ", status), func(t *testing.T) {
 				arrived, goOn := make(chan struct{}), make(chan struct{})
-				address, _ := upstream(t, func(w http.ResponseWriter, _ *http.Request, n int) {
+				address, _ := startUpstream(t, func(w http.ResponseWriter, _ *http.Request, n int) {
 					w.Header().Set("Location", "/runs/1")
 					if n > 1 {
 						answers(201, "created")(w, nil, 0)
@@ -187,7 +187,7 @@ func TestResponsesOfEveryShapeAreReplayed(t *testing.T) {
 		"JSON":       {201, http.Header{"Content-Type": {"application/json"}, "Vary": {"Origin", "Accept"}, "Access-Control-Allow-Origin": {"https://shop.test"}}, "{}"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			address, runs := upstream(t, func(w http.ResponseWriter, _ *http.Request, _ int) {
+			address, runs := startUpstream(t, func(w http.ResponseWriter, _ *http.Request, _ int) {
 				for field, values := range c.header {
 					w.Header()[field] = values
 				}
@@ -220,7 +220,7 @@ func TestPrivateHeadersAreNotReplayed(t *testing.T) {
 		"keep_header Set-Cookie Age": {"Set-Cookie": "session=1", "Age": "77"},
 	} {
 		t.Run(keep, func(t *testing.T) {
-			address, _ := upstream(t, func(w http.ResponseWriter, _ *http.Request, _ int) {
+			address, _ := startUpstream(t, func(w http.ResponseWriter, _ *http.Request, _ int) {
 				for field, value := range map[string]string{
 					"Date": "Mon, 01 Jan 2001 00:00:00 GMT", "Set-Cookie": "session=1", "Age": "77", "Alt-Svc": `h3=":443"`,
 					"Server-Timing": "db;dur=53", "Connection": "X-Hop", "X-Hop": "1", "X-Request-Cost": "3", "Trailer": "X-Sum",
@@ -278,7 +278,7 @@ func TestPrivateHeadersAreNotReplayed(t *testing.T) {
 
 // Requests with other methods pass, and those without a key.
 func TestWhatIsNotDeduplicated(t *testing.T) {
-	address, runs := upstream(t, answers(201, "created"))
+	address, runs := startUpstream(t, answers(201, "created"))
 	for lines, deduplicated := range map[string]string{"": "POST PATCH", "methods PUT": "PUT"} {
 		s := serve(t, "dedup {", lines, "}", "reverse_proxy "+address)
 		for _, method := range []string{"GET", "HEAD", "OPTIONS", "PUT", "DELETE", "POST", "PATCH"} {
@@ -308,7 +308,7 @@ func TestWhatIsNotDeduplicated(t *testing.T) {
 // A client may ask for an encoding that another one cannot read: the upstream is not asked for it,
 // but for one that the proxy decodes.
 func TestReplayCanBeReadByEveryClient(t *testing.T) {
-	address, _ := upstream(t, func(w http.ResponseWriter, r *http.Request, _ int) {
+	address, _ := startUpstream(t, func(w http.ResponseWriter, r *http.Request, _ int) {
 		w.Header().Set("Vary", "Accept-Encoding")
 		switch accepted := r.Header.Get("Accept-Encoding"); {
 		case strings.Contains(accepted, "br"):
@@ -337,7 +337,7 @@ func TestReplayCanBeReadByEveryClient(t *testing.T) {
 
 func TestEncodeInFrontServesEachClient(t *testing.T) {
 	long := strings.Repeat("and on ", 1000)
-	address, runs := upstream(t, func(w http.ResponseWriter, _ *http.Request, _ int) {
+	address, runs := startUpstream(t, func(w http.ResponseWriter, _ *http.Request, _ int) {
 		w.Header().Set("Content-Type", "text/plain")
 		_, _ = io.WriteString(w, long)
 	})
@@ -371,7 +371,7 @@ func TestEncodeInFrontServesEachClient(t *testing.T) {
 func TestUpstreamsCannotSetOurHeaders(t *testing.T) {
 	for name, handling := range map[string]string{"as answered": "", "copied": "handle_response {\ncopy_response_headers\n}"} {
 		t.Run(name, func(t *testing.T) {
-			address, runs := upstream(t, func(w http.ResponseWriter, _ *http.Request, _ int) {
+			address, runs := startUpstream(t, func(w http.ResponseWriter, _ *http.Request, _ int) {
 				for field, value := range map[string]string{"Dedup-Retention": "60", "Dedup-Execution-Id": "its own", "Dedup-Anything": "its own", "X-Own": "1"} {
 					w.Header().Set(field, value)
 				}
@@ -398,7 +398,7 @@ func TestUpstreamsCannotSetOurHeaders(t *testing.T) {
 // A duplicate that gets no body of the kept response takes no room, and waits for none.
 func TestAnswersWithoutABodyWaitForNoRoom(t *testing.T) {
 	t.Setenv("TEST_KEY", "MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIzNDU2Nzg5MDE=")
-	address, _ := upstream(t, func(w http.ResponseWriter, _ *http.Request, _ int) {
+	address, _ := startUpstream(t, func(w http.ResponseWriter, _ *http.Request, _ int) {
 		w.Header().Set("Location", "/runs/7")
 		w.WriteHeader(201)
 		_, _ = w.Write(make([]byte, 1<<20))
@@ -407,7 +407,7 @@ func TestAnswersWithoutABodyWaitForNoRoom(t *testing.T) {
 		for on, status := range map[string]int{"acknowledge": 200, "see_other": 303, "conflict": 409} {
 			s := serveWith(t, encrypt+"\nlocal_copies off\nlimits {\nbuffered 4MiB\n}", "dedup {", "on_duplicate "+on, "}", "reverse_proxy "+address)
 			s.mustPost("k", "body")
-			others := &exchange.Allowance{Budget: buffered}
+			others := &budget.Allowance{Budget: buffered}
 			others.Count(4 << 20)
 			got := s.mustPost("k", "body")
 			others.ReleaseAll()
@@ -428,7 +428,7 @@ func TestAnswersWithoutABodyWaitForNoRoom(t *testing.T) {
 // A Location that is too long for a record is read with the response.
 func TestLongLocations(t *testing.T) {
 	long := "/runs/" + strings.Repeat("7", 1200)
-	address, _ := upstream(t, func(w http.ResponseWriter, _ *http.Request, _ int) {
+	address, _ := startUpstream(t, func(w http.ResponseWriter, _ *http.Request, _ int) {
 		w.Header().Set("Location", long)
 		w.WriteHeader(201)
 		_, _ = w.Write(make([]byte, 100<<10))
@@ -446,7 +446,7 @@ func TestLongLocations(t *testing.T) {
 
 // Under observe, the request's own goroutine asks for the first run while the tap's one goes on.
 func TestObserveFirstRunInTheAccessLog(t *testing.T) {
-	address, _ := upstream(t, answers(201, `{"id":7}`))
+	address, _ := startUpstream(t, answers(201, `{"id":7}`))
 	s := serve(t, "log", "log_append first {http.dedup.first.status}", "log_append id {http.dedup.first.json./id}", "dedup {", "observe", "}", "reverse_proxy "+address)
 	counts := s.counted()
 	for range 20 {

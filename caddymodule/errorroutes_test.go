@@ -60,7 +60,7 @@ func standIn(t *testing.T) (address string, got func() []string) {
 // What error routes get of a request with a key, or of one that was refused, is a GET without a
 // body: a proxy among them executes nothing, and its success is not the request's.
 func TestErrorRoutesExecuteNothing(t *testing.T) {
-	dead, _ := upstream(t, func(http.ResponseWriter, *http.Request, int) { panic(http.ErrAbortHandler) })
+	dead, _ := startUpstream(t, func(http.ResponseWriter, *http.Request, int) { panic(http.ErrAbortHandler) })
 	proxy := "reverse_proxy " + nothing
 	for name, c := range map[string]struct {
 		lines  []string // {auth} stands for a forward_auth
@@ -191,7 +191,7 @@ func TestErrorPageInARunIsNotSent(t *testing.T) {
 // routes, which execute nothing for them either.
 func TestErrorRoutesOfRequestsThatWaited(t *testing.T) {
 	arrived, goOn := make(chan struct{}), make(chan struct{})
-	dead, runs := upstream(t, func(http.ResponseWriter, *http.Request, int) {
+	dead, runs := startUpstream(t, func(http.ResponseWriter, *http.Request, int) {
 		close(arrived)
 		<-goOn
 		panic(http.ErrAbortHandler)
@@ -236,7 +236,7 @@ func TestErrorRouteThatRefuses(t *testing.T) {
 // it carries nothing of the run that failed.
 func TestErrorPageOfAProxyStreams(t *testing.T) {
 	goOn := make(chan struct{})
-	pages, _ := upstream(t, func(w http.ResponseWriter, r *http.Request, _ int) {
+	pages, _ := startUpstream(t, func(w http.ResponseWriter, r *http.Request, _ int) {
 		for name := range r.Header {
 			if strings.HasPrefix(name, "Dedup-") {
 				t.Errorf("the GET for the page has %s", name)
@@ -247,7 +247,7 @@ func TestErrorPageOfAProxyStreams(t *testing.T) {
 		<-goOn
 		_, _ = io.WriteString(w, " and ends")
 	})
-	dead, _ := upstream(t, func(http.ResponseWriter, *http.Request, int) { panic(http.ErrAbortHandler) })
+	dead, _ := startUpstream(t, func(http.ResponseWriter, *http.Request, int) { panic(http.ErrAbortHandler) })
 	s := serve(t, "dedup", "reverse_proxy "+dead, "handle_errors {", "reverse_proxy "+pages, "}")
 	r, err := http.NewRequest(http.MethodPost, s.URL, strings.NewReader("body"))
 	if err != nil {
@@ -273,7 +273,7 @@ func TestErrorPageOfAProxyStreams(t *testing.T) {
 func TestFailureWithoutAKeyIsLogged(t *testing.T) {
 	s := serve(t, "dedup {", "key json /id", "mode api", "}", "reverse_proxy "+nothing, "handle_errors {", "respond page", "}")
 	core, logged := observer.New(zap.ErrorLevel)
-	s.handler().exchange.Logger = zap.New(core)
+	s.handler().reporter().Logger = zap.New(core)
 	if got := s.mustPost("", "{}"); got.status != 502 || got.body != "page" || logged.FilterMessage("the request failed").Len() != 1 {
 		t.Errorf("got %+v, logged %v", got, logged.All())
 	}

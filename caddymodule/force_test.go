@@ -15,10 +15,10 @@ import (
 )
 
 func TestForcedRunNamesTheClientBehindTrustedProxies(t *testing.T) {
-	address, _ := upstream(t, answers(201, "done"))
+	address, _ := startUpstream(t, answers(201, "done"))
 	s := serveWith(t, "}\nservers {\ntrusted_proxies static private_ranges", "dedup {", "force X-Force", "}", "reverse_proxy "+address)
 	core, logged := observer.New(zap.InfoLevel)
-	s.handler().exchange.Logger = zap.New(core)
+	s.handler().reporter().Logger = zap.New(core)
 	s.mustPost("k", "body")
 	s.mustPost("k", "body", "X-Force", "true", "X-Forwarded-For", "192.0.2.7")
 	lines := logged.FilterMessageSnippet("forced: ").All()
@@ -94,7 +94,7 @@ func TestForcedRuns(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			var executions []string
 			got := make(chan http.Header, 10)
-			address, _ := upstream(t, func(w http.ResponseWriter, r *http.Request, _ int) {
+			address, _ := startUpstream(t, func(w http.ResponseWriter, r *http.Request, _ int) {
 				got <- r.Header
 				switch end := r.Header.Get("X-End"); end {
 				case "":
@@ -148,7 +148,7 @@ func TestForcedRuns(t *testing.T) {
 // The field goes no further, whatever it says and whether the request has a key.
 func TestForceHeaderIsRemoved(t *testing.T) {
 	ran := make(chan string, 20)
-	address, _ := upstream(t, func(_ http.ResponseWriter, r *http.Request, _ int) {
+	address, _ := startUpstream(t, func(_ http.ResponseWriter, r *http.Request, _ int) {
 		ran <- fmt.Sprintf("%s %q", r.Method, r.Header["X-Force"])
 	})
 	s := serve(t, "dedup {", "force X-Force", "}", "reverse_proxy "+address)
@@ -181,7 +181,7 @@ func TestForceInFlight(t *testing.T) {
 	arrived, goOn := make(chan string, 2), make(chan struct{})
 	finish := sync.OnceFunc(func() { close(goOn) })
 	defer finish()
-	address, runs := upstream(t, func(_ http.ResponseWriter, r *http.Request, _ int) {
+	address, runs := startUpstream(t, func(_ http.ResponseWriter, r *http.Request, _ int) {
 		arrived <- r.Header.Get("Dedup-Execution-Id")
 		<-goOn
 	})

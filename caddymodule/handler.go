@@ -12,6 +12,12 @@ import (
 	"github.com/caddy-dedup/caddy-dedup/internal/delivery"
 	"github.com/caddy-dedup/caddy-dedup/internal/exchange"
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
+	"github.com/caddy-dedup/caddy-dedup/internal/identify"
+	"github.com/caddy-dedup/caddy-dedup/internal/observe"
+	"github.com/caddy-dedup/caddy-dedup/internal/report"
+	"github.com/caddy-dedup/caddy-dedup/internal/storepool"
+	"github.com/caddy-dedup/caddy-dedup/internal/toolcall"
+	"github.com/caddy-dedup/caddy-dedup/internal/upstream"
 )
 
 func init() {
@@ -40,7 +46,7 @@ func init() {
 type Handler struct {
 	Settings
 
-	exchange *exchange.Handler
+	handler caddyhttp.MiddlewareHandler // an [exchange.Handler], or an [observe.Handler]
 }
 
 // CaddyModule returns the Caddy module information.
@@ -78,33 +84,20 @@ func (h *Handler) provision(ctx caddy.Context, app *App) (err error) {
 	if store, err = app.use(store, duration(h.Timeout)); err != nil {
 		return err
 	}
-	config := h.config()
-	if config.Verify, err = h.verification(); err != nil {
+	keys := h.identification()
+	if keys.Verify, err = h.verification(); err != nil {
 		return err
 	}
-	config.Namespace, config.Store, config.Encrypted = app.Namespace, store, app.sealer != nil
-	config.ClientIdle = duration(app.Limits.ClientIdle)
-	config.Budget, config.Observer, config.Logger = buffered, processMetrics, ctx.Logger()
-	processMetrics.addHandler(config)
-	h.exchange = exchange.New(config)
-	h.warnOfPointers(config.Logger)
-	if line := h.unsignedCaller(); line != "" {
-		config.Logger.Warn("verify: a captured request runs again for another caller, whose fields are not signed; have the sender sign the caller, write a scope, or mode webhook",
-			zap.String("verify_hmac", line))
+	keys.Namespace = app.Namespace
+	reporter := &report.Reporter{
+		Observer: processMetrics, Logger: ctx.Logger(), Label: labelOf(keys.Mode, keys.Sources), Encrypted: app.sealer != nil,
 	}
-	if config.Verify != nil {
-		if first, second := equalSecrets(config.Verify.Verifiers); second != "" {
-			config.Logger.Warn("verify: two senders have one secret, and an unsigned field tells their requests apart: a captured one can run again as the other's; give each a secret of its own",
-				zap.Strings("providers", []string{first, second}))
-		}
-	}
-	if config.Observe {
-		config.Logger.Warn("observe: requests are only counted and logged; duplicates run")
-		if config.Verify != nil {
-			config.Logger.Warn("observe: verify refuses nothing; requests with a wrong signature are counted, logged and passed on")
-		}
-	} else if config.PassUnavailable {
-		config.Logger.Warn("on_store_error pass: while the store fails, requests pass unprotected and duplicates run")
+	processMetrics.addHandler(keys, reporter.Label, h.Observe)
+	h.warn(keys, reporter.Logger)
+	if h.Observe {
+		h.handler = observe.New(h.observing(keys, reporter, store))
+	} else {
+		h.handler = exchange.New(h.exchanging(keys, reporter, store, duration(app.Limits.ClientIdle)))
 	}
 	if server, ok := ctx.Value(caddyhttp.ServerCtxKey).(*caddyhttp.Server); ok {
 		exchange.KeepConns(server)
@@ -115,48 +108,97 @@ func (h *Handler) provision(ctx caddy.Context, app *App) (err error) {
 
 // ServeHTTP implements [caddyhttp.MiddlewareHandler].
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyhttp.Handler) error {
-	return h.exchange.ServeHTTP(w, r, next)
+	return h.handler.ServeHTTP(w, r, next)
 }
 
-// config converts checked settings.
-func (s *Settings) config() exchange.Config {
-	c := exchange.Config{
-		Observe:         s.Observe,
-		Mode:            delivery.Mode(s.Mode),
-		Methods:         s.Methods,
-		Sources:         s.deliverySources(),
-		Providers:       s.providers(),
-		Exclude:         s.Exclude,
-		MaxKeyLength:    s.MaxKeyLength,
-		Scope:           s.Scope,
-		Caller:          s.Caller,
-		Fingerprint:     idempotency.FingerprintKind(s.Fingerprint),
-		Force:           s.Force,
-		Timeout:         duration(s.Timeout),
-		Wait:            duration(*s.Wait),
-		RejectMissing:   s.OnMissing == missingReject,
-		PassUnavailable: s.OnStoreError == storeErrorPass,
-		OnDuplicate:     exchange.OnDuplicate(s.OnDuplicate),
-		MaxRequestBody:  s.MaxRequestBody,
-		MaxResponseBody: s.MaxResponseBody,
-		KeepHeader:      s.KeepHeader,
-		Docs:            s.Docs,
+// warn logs what an operator should know of the settings.
+func (h *Handler) warn(keys identify.Config, log *zap.Logger) {
+	h.warnOfPointers(log)
+	if line := h.unsignedCaller(); line != "" {
+		log.Warn("verify: a captured request runs again for another caller, whose fields are not signed; have the sender sign the caller, write a scope, or mode webhook",
+			zap.String("verify_hmac", line))
 	}
-	for _, condition := range s.ReleaseIf {
-		c.ReleaseIf = append(c.ReleaseIf, exchange.ReleaseIf{Pointer: condition.JSON, Values: condition.Values})
+	if keys.Verify != nil {
+		if first, second := equalSecrets(keys.Verify.Verifiers); second != "" {
+			log.Warn("verify: two senders have one secret, and an unsigned field tells their requests apart: a captured one can run again as the other's; give each a secret of its own",
+				zap.Strings("providers", []string{first, second}))
+		}
+	}
+	if h.Observe {
+		log.Warn("observe: requests are only counted and logged; duplicates run")
+		if keys.Verify != nil {
+			log.Warn("observe: verify refuses nothing; requests with a wrong signature are counted, logged and passed on")
+		}
+	} else if h.OnStoreError == storeErrorPass {
+		log.Warn("on_store_error pass: while the store fails, requests pass unprotected and duplicates run")
+	}
+}
+
+// identification converts checked settings.
+func (s *Settings) identification() identify.Config {
+	c := identify.Config{
+		Mode:           delivery.Mode(s.Mode),
+		Methods:        s.Methods,
+		Sources:        s.deliverySources(),
+		Providers:      s.providers(),
+		Exclude:        s.Exclude,
+		MaxKeyLength:   s.MaxKeyLength,
+		Scope:          s.Scope,
+		Caller:         s.Caller,
+		Fingerprint:    idempotency.FingerprintKind(s.Fingerprint),
+		Force:          s.Force,
+		RejectMissing:  s.OnMissing == missingReject,
+		MaxRequestBody: s.MaxRequestBody,
 	}
 	if c.Mode == delivery.ModeMCP {
-		c.Methods = []string{http.MethodPost}
+		c.Methods, c.Calls = []string{http.MethodPost}, toolcall.Mode{}
 	}
-	c.Label = labelOf(c.Mode, c.Sources)
 	if s.RetentionFrom != nil {
-		c.RetentionFrom = &exchange.RetentionSource{Source: s.RetentionFrom.source(), Max: duration(s.RetentionFrom.Max)}
+		c.RetentionFrom = &identify.RetentionSource{Source: s.RetentionFrom.source(), Max: duration(s.RetentionFrom.Max)}
 	}
 	c.Policies = map[string]idempotency.Policy{"": s.policyFor("")}
 	for _, provider := range c.Providers {
 		c.Policies[provider.Name] = s.policyFor(provider.Name)
 	}
 	return c
+}
+
+// rules converts checked settings.
+func (s *Settings) rules() (rules upstream.Rules) {
+	for _, condition := range s.ReleaseIf {
+		rules.ReleaseIf = append(rules.ReleaseIf, upstream.ReleaseIf{Pointer: condition.JSON, Values: condition.Values})
+	}
+	return rules
+}
+
+// exchanging converts checked settings.
+func (s *Settings) exchanging(keys identify.Config, reporter *report.Reporter, store *storepool.Handle, clientIdle time.Duration) exchange.Config {
+	return exchange.Config{
+		Identify: keys, Report: reporter, Rules: s.rules(),
+		Timeout:         duration(s.Timeout),
+		Wait:            duration(*s.Wait),
+		PassUnavailable: s.OnStoreError == storeErrorPass,
+		OnDuplicate:     idempotency.OnDuplicate(s.OnDuplicate),
+		MaxResponseBody: s.MaxResponseBody,
+		KeepHeader:      s.KeepHeader,
+		ClientIdle:      clientIdle,
+		Docs:            s.Docs,
+		Store:           store,
+		Budget:          buffered,
+	}
+}
+
+// observing converts checked settings.
+func (s *Settings) observing(keys identify.Config, reporter *report.Reporter, store *storepool.Handle) observe.Config {
+	return observe.Config{
+		Identify: keys, Report: reporter, Rules: s.rules(),
+		Timeout:         duration(s.Timeout),
+		Wait:            duration(*s.Wait),
+		OnDuplicate:     idempotency.OnDuplicate(s.OnDuplicate),
+		MaxResponseBody: s.MaxResponseBody,
+		Store:           store,
+		Budget:          buffered,
+	}
 }
 
 // policyFor returns the policy for requests of a provider, or of none ("").

@@ -14,7 +14,7 @@ import (
 
 // What a run's status does to its key, by mode and by release_on.
 func TestReleasingStatusesRunAgain(t *testing.T) {
-	address, _ := upstream(t, func(w http.ResponseWriter, r *http.Request, _ int) {
+	address, _ := startUpstream(t, func(w http.ResponseWriter, r *http.Request, _ int) {
 		status, _ := strconv.Atoi(r.Header.Get("X-Status"))
 		w.WriteHeader(status)
 	})
@@ -44,7 +44,7 @@ func TestReleasingStatusesRunAgain(t *testing.T) {
 // The field names are those of a response as it is captured.
 func TestChallengeForPaymentReleases(t *testing.T) {
 	for _, field := range []string{"WWW-Authenticate", "PAYMENT-REQUIRED"} {
-		address, _ := upstream(t, func(w http.ResponseWriter, r *http.Request, n int) {
+		address, _ := startUpstream(t, func(w http.ResponseWriter, r *http.Request, n int) {
 			if n == 1 {
 				w.Header().Set(field, "challenge")
 				w.WriteHeader(402)
@@ -86,7 +86,7 @@ func TestHandlerRefuses(t *testing.T) {
 		for mode, want := range map[string]int{"api": c.api, "webhook": c.webhook} {
 			t.Run(name+" "+mode, func(t *testing.T) {
 				finish := make(chan struct{})
-				address, _ := upstream(t, func(w http.ResponseWriter, r *http.Request, n int) {
+				address, _ := startUpstream(t, func(w http.ResponseWriter, r *http.Request, n int) {
 					switch r.Header.Get("Idempotency-Key") {
 					case "cut":
 						panic(http.ErrAbortHandler)
@@ -161,7 +161,7 @@ func TestHandlerPassesTheBodyOn(t *testing.T) {
 
 // What a request has taken of the budget is given back when it is answered.
 func TestHandlerGivesItsBudgetBack(t *testing.T) {
-	address, _ := upstream(t, answers(201, strings.Repeat("x", 50_000)))
+	address, _ := startUpstream(t, answers(201, strings.Repeat("x", 50_000)))
 	s := serveWith(t, "limits {\nbuffered 400KiB\n}", "dedup", "reverse_proxy "+address)
 	for n := range 20 {
 		key := string(rune('a' + n))
@@ -175,7 +175,7 @@ func TestHandlerGivesItsBudgetBack(t *testing.T) {
 
 // What the inner one of two dedups has read of a body, the outer one holds no more.
 func TestBodyIsHeldOnceByTwoDedups(t *testing.T) {
-	address, _ := upstream(t, answers(201, ""))
+	address, _ := startUpstream(t, answers(201, ""))
 	s := serveWith(t, "limits {\nbuffered 1MiB\n}", "route {", "dedup", "dedup {\nscope shared another\n}", "reverse_proxy "+address, "}")
 	if got := s.mustPost("k", strings.Repeat("x", 600<<10)); got.status != 201 {
 		t.Errorf("the only request got %+v", got)
@@ -194,14 +194,14 @@ func largeAnswers(w http.ResponseWriter, _ *http.Request, _ int) {
 // A client that reads nothing keeps no store open, whatever it is answered with: the
 // response of its own run, that of another one, what does not fit, or an error page.
 func TestSlowClientKeepsNoStoreOpen(t *testing.T) {
-	pages, _ := upstream(t, largeAnswers)
+	pages, _ := startUpstream(t, largeAnswers)
 	for name, site := range map[string][]string{
 		"kept":       {"dedup {", "max_response_body 16MiB", "}"},
 		"not kept":   {"dedup {", "max_response_body 1MiB", "}"},
 		"error page": {"dedup {", "max_response_body 16MiB", "on_duplicate conflict", "wait off", "}", "handle_errors {", "reverse_proxy " + pages, "}"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			address, runs := upstream(t, largeAnswers)
+			address, runs := startUpstream(t, largeAnswers)
 			s := serve(t, append(site, "reverse_proxy "+address)...)
 			var clients []net.Conn
 			for range 3 {
@@ -237,7 +237,7 @@ func TestSlowClientKeepsNoStoreOpen(t *testing.T) {
 // `header` replaces in place what a handler in front has set, which is then a part of the response. What one in front
 // replaces for a client reaches neither the kept response nor another client's.
 func TestReplacedHeaders(t *testing.T) {
-	address, _ := upstream(t, answers(201, ""))
+	address, _ := startUpstream(t, answers(201, ""))
 	s := serve(t, "route {", "header X-Site one", "header >X-Own 1 11", "dedup", "header X-Site one two", "reverse_proxy "+address, "}")
 	for range 3 {
 		if got := s.mustPost("k", "{}"); got.header.Get("X-Site") != "two" || got.header.Get("X-Own") != "11" {

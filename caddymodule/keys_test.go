@@ -316,7 +316,7 @@ func TestPrefixesKeepKeysApart(t *testing.T) {
 // host is asked, and when a request is forced. Without a key it gets none.
 func TestKeyIsHandedOn(t *testing.T) {
 	ran := make(chan string, 20)
-	address, _ := upstream(t, func(w http.ResponseWriter, r *http.Request, _ int) {
+	address, _ := startUpstream(t, func(w http.ResponseWriter, r *http.Request, _ int) {
 		ran <- strings.Join(r.Header["Idempotency-Key"], ", ") + r.Header.Get("X-Key")
 		if r.Header.Get("X-Fails") != "" {
 			w.WriteHeader(503)

@@ -9,8 +9,8 @@ import (
 
 	"github.com/caddyserver/caddy/v2"
 
+	"github.com/caddy-dedup/caddy-dedup/internal/budget"
 	"github.com/caddy-dedup/caddy-dedup/internal/engine"
-	"github.com/caddy-dedup/caddy-dedup/internal/exchange"
 )
 
 // Limits bound the resources of one process. Beyond a limit, requests with a key are refused
@@ -56,7 +56,7 @@ func (l *Limits) engineLimits() engine.Limits {
 }
 
 // buffered is the budget of the process. activeConfigs sets its limit.
-var buffered = exchange.NewBudget(math.MaxInt64)
+var buffered = budget.New(math.MaxInt64)
 
 // activeConfigs holds the active configurations, oldest first. The limits of the oldest one
 // apply, as do its settings of a store.

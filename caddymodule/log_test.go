@@ -110,7 +110,7 @@ var (
 )
 
 func TestPlaceholdersAndAccessLogAgree(t *testing.T) {
-	address, _ := upstream(t, func(w http.ResponseWriter, r *http.Request, n int) {
+	address, _ := startUpstream(t, func(w http.ResponseWriter, r *http.Request, n int) {
 		status := 201
 		if n == 1 {
 			status = 500
@@ -164,7 +164,7 @@ func TestPlaceholdersAndAccessLogAgree(t *testing.T) {
 // The lines about a key's life have the delivery ID by which its sender knows it, and which request
 // it was.
 func TestLinesAboutAKeyNameTheDelivery(t *testing.T) {
-	address, _ := upstream(t, func(w http.ResponseWriter, r *http.Request, n int) {
+	address, _ := startUpstream(t, func(w http.ResponseWriter, r *http.Request, n int) {
 		switch r.URL.Path {
 		case "/failing":
 			w.WriteHeader(500)

@@ -10,7 +10,7 @@ import (
 
 // members is an upstream that answers with what it gets in the field X-Members.
 func members(t *testing.T) (address string) {
-	address, _ = upstream(t, func(w http.ResponseWriter, r *http.Request, _ int) {
+	address, _ = startUpstream(t, func(w http.ResponseWriter, r *http.Request, _ int) {
 		w.WriteHeader(201)
 		_, _ = w.Write([]byte(r.Header.Get("X-Members")))
 	})
@@ -75,7 +75,7 @@ func TestTenantsInTheBodyShareNoKey(t *testing.T) {
 		"{http.dedup.json./a}{http.dedup.json./b}":         {{`{"a":"x"}`}, {`{"b":"x"}`}, {`{"a":"xy","b":"z"}`}, {`{"a":"x","b":"yz"}`}},
 		`a-{http.dedup.json./a~1\}} {http.request.method}`: {{`{"a/}":"x"}`}, {`{"a/}":"y"}`}},
 	} {
-		address, runs := upstream(t, answers(201, ""))
+		address, runs := startUpstream(t, answers(201, ""))
 		s := serve(t, "dedup {", "fingerprint none", "scope "+scope, "}", "reverse_proxy "+address)
 		for _, group := range groups {
 			runs.Store(0)
@@ -92,7 +92,7 @@ func TestTenantsInTheBodyShareNoKey(t *testing.T) {
 
 // A handler in front can make a text for the scope from a member that no line of dedup names.
 func TestScopeOfAMemberThatMapGivesADefault(t *testing.T) {
-	address, runs := upstream(t, answers(201, ""))
+	address, runs := startUpstream(t, answers(201, ""))
 	s := serve(t, "map {http.dedup.json./tenant} {tenant} {", `"" main`, "default {http.dedup.json./tenant}", "}",
 		"header >X-Outcome {http.dedup.outcome}", "dedup {", "fingerprint none", "scope {tenant}", "}", "reverse_proxy "+address)
 	for _, group := range [][]string{
@@ -121,7 +121,7 @@ func TestMappedMemberThatWasReadBefore(t *testing.T) {
 		"dedup {\nkey header Idempotency-Key\nkey value {http.dedup.json./tenant}\nscope {tenant}\n}",
 		"route {\ndedup {\nkey value {http.dedup.json./tenant}\n}\ndedup {\nscope {tenant}\n}\n{to}\n}",
 	} {
-		address, runs := upstream(t, answers(201, ""))
+		address, runs := startUpstream(t, answers(201, ""))
 		to := "reverse_proxy " + address
 		if strings.Contains(block, "{to}") {
 			block, to = strings.Replace(block, "{to}", to, 1), ""
@@ -147,7 +147,7 @@ func TestMembersThatAreNoKey(t *testing.T) {
 		"key parts p {\nheader Idempotency-Key\nvalue {http.dedup.json./tenant} optional\n}",
 	} {
 		for _, missing := range []string{"pass", "reject"} {
-			address, runs := upstream(t, answers(201, ""))
+			address, runs := startUpstream(t, answers(201, ""))
 			s := serve(t, "header >X-Outcome {http.dedup.outcome}", "dedup {", lines, "max_request_body 60", "on_missing "+missing, "}", "reverse_proxy "+address)
 			for body, outcome := range map[string]string{
 				`{"tenant":{"a":1}}`: "unusable", `{"tenant":["a"]}`: "unusable", `{"tenant":"\ud83d"}`: "unusable",
@@ -176,7 +176,7 @@ func TestMembersThatAreNoKey(t *testing.T) {
 }
 
 func TestKeyValueOfMembers(t *testing.T) {
-	address, runs := upstream(t, answers(201, ""))
+	address, runs := startUpstream(t, answers(201, ""))
 	s := serve(t, "header >X-ID {http.dedup.delivery_id}", "dedup {", "key value {http.dedup.json./job}-{http.dedup.json./step}", "}", "reverse_proxy "+address)
 	for body, id := range map[string]string{
 		`{"job":"j","step":1.0}`:   "j-1.0",
@@ -197,7 +197,7 @@ func TestKeyValueOfMembers(t *testing.T) {
 // A scope of one's own keeps what a provider needs: all hooks of a repository get an event under
 // one ID.
 func TestOwnScopeKeepsTheProviders(t *testing.T) {
-	address, runs := upstream(t, answers(201, ""))
+	address, runs := startUpstream(t, answers(201, ""))
 	s := serve(t, "dedup github {", "scope {http.dedup.json./tenant}", "}", "reverse_proxy "+address)
 	for _, hook := range []string{"1", "2", "1"} {
 		s.mustPost("", `{"tenant":"a"}`, "X-GitHub-Delivery", "d", "X-GitHub-Hook-ID", hook)
@@ -227,7 +227,7 @@ func TestPlaceholdersOfTheFirstRun(t *testing.T) {
 		"another key":     {"scope {http.request.header.X-N}", "", "||||"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			address, _ := upstream(t, func(w http.ResponseWriter, _ *http.Request, _ int) {
+			address, _ := startUpstream(t, func(w http.ResponseWriter, _ *http.Request, _ int) {
 				w.Header()["X-Own"], w.Header()["X-Two"], w.Header()["Location"] = []string{"own"}, []string{"a", "b"}, []string{"/runs/7"}
 				w.WriteHeader(201)
 				if c.response == "" {
@@ -261,7 +261,7 @@ func TestPlaceholdersOfTheFirstRunWhenForced(t *testing.T) {
 	}{"small": {`{"run":7}`, "7"}, "large": {`{"run":7,"x":"` + strings.Repeat("x", 100<<10) + `"}`, ""}} {
 		t.Run(name, func(t *testing.T) {
 			var got string
-			address, _ := upstream(t, func(w http.ResponseWriter, r *http.Request, n int) {
+			address, _ := startUpstream(t, func(w http.ResponseWriter, r *http.Request, n int) {
 				got = r.Header.Get("X-First")
 				w.Header()["X-Own"] = []string{"own"}
 				if n > 1 {

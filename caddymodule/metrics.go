@@ -14,7 +14,8 @@ import (
 
 	"github.com/caddy-dedup/caddy-dedup/internal/delivery"
 	"github.com/caddy-dedup/caddy-dedup/internal/engine"
-	"github.com/caddy-dedup/caddy-dedup/internal/exchange"
+	"github.com/caddy-dedup/caddy-dedup/internal/identify"
+	"github.com/caddy-dedup/caddy-dedup/internal/report"
 )
 
 // Caddy creates a registry for each configuration and serves that of the latest one. The counters
@@ -85,17 +86,17 @@ func newMetrics() *metrics {
 
 // addHandler creates the series of a handler: one set for each of its providers, and one for
 // requests without a provider.
-func (m *metrics) addHandler(c exchange.Config) {
-	labels := []string{c.Label}
+func (m *metrics) addHandler(c identify.Config, label string, observed bool) {
+	labels := []string{label}
 	for _, source := range c.Sources {
-		labels = append(labels, cmp.Or(source.Provider, c.Label))
+		labels = append(labels, cmp.Or(source.Provider, label))
 	}
 	for _, label := range labels {
 		m.providers.Store(label, nil)
-		for _, o := range exchange.Outcomes {
-			m.requests.WithLabelValues(label, string(o), observedLabel(c.Observe))
+		for _, o := range report.Outcomes {
+			m.requests.WithLabelValues(label, string(o), observedLabel(observed))
 		}
-		m.differing.WithLabelValues(label, observedLabel(c.Observe))
+		m.differing.WithLabelValues(label, observedLabel(observed))
 		for _, result := range engine.Results {
 			m.runs.WithLabelValues(label, string(result))
 		}
@@ -118,12 +119,12 @@ func labelOf(mode delivery.Mode, sources []delivery.Source) string {
 
 func observedLabel(observed bool) string { return strconv.FormatBool(observed) }
 
-// Request implements [exchange.Observer].
-func (m *metrics) Request(provider string, o exchange.Outcome, observed bool) {
+// Request implements [report.Observer].
+func (m *metrics) Request(provider string, o report.Outcome, observed bool) {
 	m.requests.WithLabelValues(provider, string(o), observedLabel(observed)).Inc()
 }
 
-// Differing implements [exchange.Observer].
+// Differing implements [report.Observer].
 func (m *metrics) Differing(provider string, observed bool) {
 	m.differing.WithLabelValues(provider, observedLabel(observed)).Inc()
 }
@@ -139,7 +140,7 @@ func (m *metrics) TookOver() { m.takeovers.Inc() }
 // BodyDropped implements [engine.Observer].
 func (m *metrics) BodyDropped() { m.bodies.Inc() }
 
-// Overloaded implements [engine.Observer] and [exchange.Observer].
+// Overloaded implements [engine.Observer] and [report.Observer].
 func (m *metrics) Overloaded(limit engine.Limit) { m.overloads.WithLabelValues(string(limit)).Inc() }
 
 // Asked implements [engine.Observer].
@@ -158,7 +159,7 @@ func (m *metrics) byOutcome() map[string]uint64 {
 		m.requests.Collect(series)
 		close(series)
 	}()
-	counts := make(map[string]uint64, len(exchange.Outcomes))
+	counts := make(map[string]uint64, len(report.Outcomes))
 	for counter := range series {
 		var now dto.Metric
 		_ = counter.Write(&now) // it never fails
@@ -231,6 +232,6 @@ func (m *metrics) register(registry prometheus.Registerer) error {
 
 var (
 	_ engine.Observer      = (*metrics)(nil)
-	_ exchange.Observer    = (*metrics)(nil)
+	_ report.Observer      = (*metrics)(nil)
 	_ prometheus.Collector = gauges{}
 )

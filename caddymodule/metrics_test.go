@@ -8,8 +8,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/caddy-dedup/caddy-dedup/internal/engine"
-	"github.com/caddy-dedup/caddy-dedup/internal/exchange"
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
+	"github.com/caddy-dedup/caddy-dedup/internal/report"
 )
 
 // gathered counts the series of each family, as Prometheus stores them, and sums up the
@@ -67,9 +67,9 @@ func TestProvidersOfMetrics(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			s, m := serve(t, c.site, "respond done 201"), newMetrics()
-			h := s.handler().exchange
-			h.Observer = m
-			m.addHandler(h.Config)
+			h := s.handler()
+			h.reporter().Observer = m
+			m.addHandler(h.identification(), h.reporter().Label, false)
 			registry := prometheus.NewPedanticRegistry()
 			if err := m.register(registry); err != nil {
 				t.Fatal(err)
@@ -86,7 +86,7 @@ func TestProvidersOfMetrics(t *testing.T) {
 				s.mustPost("", "{}")
 			}
 			after, values := gathered(t, registry)
-			if !maps.Equal(before, after) || after["caddy_dedup_requests_total"] != len(c.all)*len(exchange.Outcomes) || after["caddy_dedup_runs_total"] != len(c.all)*len(engine.Results) {
+			if !maps.Equal(before, after) || after["caddy_dedup_requests_total"] != len(c.all)*len(report.Outcomes) || after["caddy_dedup_runs_total"] != len(c.all)*len(engine.Results) {
 				t.Errorf("the request changes the series %v to %v", before, after)
 			}
 			for _, provider := range c.all {

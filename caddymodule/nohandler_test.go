@@ -10,7 +10,7 @@ import (
 
 // A sender takes an empty 200 for success. Where no handler has answered, it gets 500.
 func TestNoHandler(t *testing.T) {
-	address, _ := upstream(t, answers(200, ""))
+	address, _ := startUpstream(t, answers(200, ""))
 	proxy := "reverse_proxy " + address
 	swallows := "reverse_proxy " + address + " {\nhandle_response {\nvars x y\n}\n}"
 	route := func(lines ...string) string { return "route {\n" + strings.Join(lines, "\n") + "\n}" }

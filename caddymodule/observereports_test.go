@@ -14,24 +14,25 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/caddy-dedup/caddy-dedup/internal/exchange"
+	"github.com/caddy-dedup/caddy-dedup/internal/budget"
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
+	"github.com/caddy-dedup/caddy-dedup/internal/report"
 )
 
 // counted collects the requests that are counted. A request counts when its claim is settled.
 type counted struct {
-	exchange.Observer
+	report.Observer
 	told chan string
 }
 
 // counted returns the collector of the site.
 func (s *site) counted() *counted {
-	c := &counted{s.handler().exchange.Observer, make(chan string, 10)}
-	s.handler().exchange.Observer = c
+	c := &counted{s.handler().reporter().Observer, make(chan string, 10)}
+	s.handler().reporter().Observer = c
 	return c
 }
 
-func (c *counted) Request(provider string, o exchange.Outcome, observed bool) {
+func (c *counted) Request(provider string, o report.Outcome, observed bool) {
 	c.Observer.Request(provider, o, observed)
 	c.told <- fmt.Sprintf("%s %s %v", provider, o, observed)
 }
@@ -51,7 +52,7 @@ func (c *counted) want(t *testing.T, outcome string) {
 
 // TestObserveReports sends requests, which all reach the upstream, and compares what is counted.
 func TestObserveReports(t *testing.T) {
-	address, runs := upstream(t, func(w http.ResponseWriter, r *http.Request, n int) {
+	address, runs := startUpstream(t, func(w http.ResponseWriter, r *http.Request, n int) {
 		if r.Header.Get("X-Slow") != "" {
 			time.Sleep(2 * time.Millisecond)
 		}
@@ -117,7 +118,7 @@ func TestObserveReports(t *testing.T) {
 // The access log has the outcome of a request whose handlers end after its claim.
 func TestObserveIsInTheAccessLog(t *testing.T) {
 	decided := make(chan struct{})
-	address, _ := upstream(t, func(_ http.ResponseWriter, _ *http.Request, n int) {
+	address, _ := startUpstream(t, func(_ http.ResponseWriter, _ *http.Request, n int) {
 		if n > 1 {
 			<-decided
 		}
@@ -141,7 +142,7 @@ func TestObserveIsInTheAccessLog(t *testing.T) {
 func TestObserveDoesNotWait(t *testing.T) {
 	for line, want := range map[string]string{"wait 30s": "waited", "wait off": "in_flight"} {
 		goOn := make(chan struct{})
-		address, _ := upstream(t, func(_ http.ResponseWriter, r *http.Request, _ int) {
+		address, _ := startUpstream(t, func(_ http.ResponseWriter, r *http.Request, _ int) {
 			if r.Header.Get("X-Slow") != "" {
 				<-goOn
 			}
@@ -171,7 +172,7 @@ func (s *site) listed() []idempotency.Listed {
 
 // What is observed is kept without its body and under a key of its own, and counts as no run.
 func TestObserveKeepsApart(t *testing.T) {
-	address, _ := upstream(t, answers(201, "created"))
+	address, _ := startUpstream(t, answers(201, "created"))
 	s := serve(t, "@observed header X-Observed *", "route {", "dedup @observed {", "observe", "}",
 		"@enforced not header X-Observed *", "dedup @enforced", "reverse_proxy "+address, "}")
 	before, onPage := total(t, "runs_total"), processMetrics.byOutcome()["executed"]
@@ -217,7 +218,7 @@ func TestObservePassesWithoutStoreOrRoom(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			s := serveLogged(t, "", c.global, "log", "dedup {", "observe", c.line, "}", "reverse_proxy "+strings.TrimPrefix(up.URL, "http://"))
 			counts, before := s.counted(), total(t, "overloads_total")
-			others := &exchange.Allowance{Budget: buffered}
+			others := &budget.Allowance{Budget: buffered}
 			others.Count(c.taken)
 			defer others.ReleaseAll()
 			if answered := s.mustPost("k", body); answered.status != 200 || got != body {
@@ -280,7 +281,7 @@ func TestObserveLetsTheTransportResend(t *testing.T) {
 
 // The server logs the errors of the handlers behind, and shows its pages for them, as without dedup.
 func TestObserveLeavesErrorsToTheServer(t *testing.T) {
-	address, _ := upstream(t, answers(201, "created"))
+	address, _ := startUpstream(t, answers(201, "created"))
 	for _, routes := range []string{"", "handle_errors {\nreverse_proxy " + address + "\n}"} {
 		var lines [2][]entry
 		var got [2]answer
@@ -306,7 +307,7 @@ func TestObserveLeavesErrorsToTheServer(t *testing.T) {
 
 // What a proxy in front has left in the placeholders stays there, and says nothing of the run.
 func TestObserveBehindAProxy(t *testing.T) {
-	address, _ := upstream(t, answers(200, "done"))
+	address, _ := startUpstream(t, answers(200, "done"))
 	const shown = "respond `{http.reverse_proxy.status_code} {http.reverse_proxy.upstream.hostport}`"
 	for name, c := range map[string]struct {
 		behind []string
@@ -336,7 +337,7 @@ func TestObserveBehindAProxy(t *testing.T) {
 
 // A request that comes before the store is open passes, too.
 func TestObservePassesBeforeTheStoreIsOpen(t *testing.T) {
-	address, _ := upstream(t, answers(201, "done"))
+	address, _ := startUpstream(t, answers(201, "done"))
 	app, web := provision(t, "", "dedup {", "observe", "}", "reverse_proxy "+address)
 	for _, server := range web.Servers {
 		s := &site{t: t, app: app, Server: httptest.NewServer(server)}

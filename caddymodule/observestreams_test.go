@@ -15,7 +15,7 @@ import (
 // A stream reaches the client as it comes, and a client that leaves ends the upstream's request.
 func TestObserveStreamsAndCancels(t *testing.T) {
 	goOn, cancelled := make(chan struct{}), make(chan error, 1)
-	address, _ := upstream(t, func(w http.ResponseWriter, r *http.Request, _ int) {
+	address, _ := startUpstream(t, func(w http.ResponseWriter, r *http.Request, _ int) {
 		_, _ = io.WriteString(w, "one")
 		_ = http.NewResponseController(w).Flush()
 		select {

@@ -12,7 +12,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/caddy-dedup/caddy-dedup/internal/engine"
-	"github.com/caddy-dedup/caddy-dedup/internal/exchange"
+	"github.com/caddy-dedup/caddy-dedup/internal/report"
 )
 
 // grown returns what counters have grown by, by their names and labels.
@@ -31,7 +31,7 @@ func grown(t *testing.T, registry *prometheus.Registry, before map[string]float6
 // Each request counts once, under its outcome, and what an operator has to know of it is one line
 // in the log.
 func TestEveryOutcomeIsCountedAndLogged(t *testing.T) {
-	address, _ := upstream(t, func(w http.ResponseWriter, r *http.Request, _ int) {
+	address, _ := startUpstream(t, func(w http.ResponseWriter, r *http.Request, _ int) {
 		switch r.Header.Get("X-End") {
 		case "500":
 			w.WriteHeader(500)
@@ -63,7 +63,7 @@ func TestEveryOutcomeIsCountedAndLogged(t *testing.T) {
 		t.Fatal(err)
 	}
 	handler := func(lines string) string { return "dedup {\n" + lines + "\n}" }
-	seen := make(map[exchange.Outcome]bool)
+	seen := make(map[report.Outcome]bool)
 	for name, c := range map[string]step{
 		"executed":          {"dedup", nil, key, "executed", "kept", nil, ""},
 		"released":          {"dedup", nil, []string{"k", "k", "X-End", "500"}, "executed", "released", []string{"released: ", "info", "", "1"}, ""},
@@ -131,7 +131,7 @@ func TestEveryOutcomeIsCountedAndLogged(t *testing.T) {
 			lines := len(book.about(""))
 			_, counters := gathered(t, registry)
 			send(c.last)
-			label := s.handler().exchange.Label
+			label := s.handler().reporter().Label
 			want := map[string]float64{"caddy_dedup_requests_total false " + c.outcome + " " + label: 1}
 			if c.result != "" {
 				want["caddy_dedup_runs_total "+label+" "+c.result] = 1
@@ -146,7 +146,7 @@ func TestEveryOutcomeIsCountedAndLogged(t *testing.T) {
 			if !maps.Equal(got, want) {
 				t.Errorf("the counters grow by %v, want %v", got, want)
 			}
-			seen[exchange.Outcome(c.outcome)] = true
+			seen[report.Outcome(c.outcome)] = true
 			found := slices.DeleteFunc(book.about("")[lines:], func(e entry) bool {
 				return !strings.Contains(e.text("logger"), "dedup") || e.text("path") == "" || e.text("msg") == "the request failed" ||
 					c.line != nil && !strings.HasPrefix(e.text("msg"), c.line[0])
@@ -170,10 +170,10 @@ func TestEveryOutcomeIsCountedAndLogged(t *testing.T) {
 		})
 	}
 	// These need more than one request after the other, and have tests of their own.
-	for _, o := range []exchange.Outcome{exchange.OutcomeWaited, exchange.OutcomeInFlight, exchange.OutcomeOverloaded, exchange.OutcomeLoop, exchange.OutcomeUnreadable} {
+	for _, o := range []report.Outcome{report.Waited, report.InFlight, report.Overloaded, report.Loop, report.Unreadable} {
 		seen[o] = true
 	}
-	for _, o := range exchange.Outcomes {
+	for _, o := range report.Outcomes {
 		if !seen[o] {
 			t.Errorf("no request has the outcome %s", o)
 		}
@@ -183,7 +183,7 @@ func TestEveryOutcomeIsCountedAndLogged(t *testing.T) {
 // What is in flight is measured and counted.
 func TestRequestsInFlightAreMeasured(t *testing.T) {
 	arrived, goOn := make(chan struct{}, 2), make(chan struct{})
-	address, _ := upstream(t, func(w http.ResponseWriter, r *http.Request, _ int) {
+	address, _ := startUpstream(t, func(w http.ResponseWriter, r *http.Request, _ int) {
 		arrived <- struct{}{}
 		<-goOn
 		answers(201, "done")(w, r, 0)

@@ -9,7 +9,7 @@ import (
 	"go.uber.org/zap"
 	"go.uber.org/zap/zaptest/observer"
 
-	"github.com/caddy-dedup/caddy-dedup/internal/exchange"
+	"github.com/caddy-dedup/caddy-dedup/internal/budget"
 )
 
 // What a body is parsed into counts. Where it alone would take more than the limit the body is too
@@ -29,7 +29,7 @@ func TestRoomForParsing(t *testing.T) {
 			t.Run(name+" "+mode, func(t *testing.T) {
 				var got string
 				var running int64 // bytes that are taken while the upstream answers
-				address, _ := upstream(t, func(w http.ResponseWriter, r *http.Request, n int) {
+				address, _ := startUpstream(t, func(w http.ResponseWriter, r *http.Request, n int) {
 					running = buffered.Used()
 					answers(201, "done")(w, r, n)
 				})
@@ -38,7 +38,7 @@ func TestRoomForParsing(t *testing.T) {
 				}
 				s := serve(small)
 				core, logged := observer.New(zap.InfoLevel)
-				s.handler().exchange.Logger = zap.New(core)
+				s.handler().reporter().Logger = zap.New(core)
 				const limit = "limits { buffered }, 262144 bytes"
 				if answered := s.mustPost("k", body); mode == "api" {
 					answered.problem(t, 413, "request_too_large")
@@ -54,7 +54,7 @@ func TestRoomForParsing(t *testing.T) {
 				s.stop()
 
 				s = serve(large)
-				others := &exchange.Allowance{Budget: buffered}
+				others := &budget.Allowance{Budget: buffered}
 				defer others.ReleaseAll()
 				others.Count(400 << 10)
 				s.mustPost("k", body).problem(t, 503, "overloaded")
@@ -77,10 +77,10 @@ func TestRoomForParsing(t *testing.T) {
 // A member that a handler behind asks for is empty where there is no room to parse the body.
 func TestRoomForMembersBehind(t *testing.T) {
 	body := `{"id":1,"list":[` + strings.Repeat("0,", 15_000) + `0]}`
-	others := &exchange.Allowance{Budget: buffered}
+	others := &budget.Allowance{Budget: buffered}
 	defer others.ReleaseAll()
 	var got string
-	address, _ := upstream(t, func(w http.ResponseWriter, r *http.Request, _ int) {
+	address, _ := startUpstream(t, func(w http.ResponseWriter, r *http.Request, _ int) {
 		got = r.Header.Get("X-Member")
 		_, _ = io.Copy(io.Discard, r.Body)
 	})

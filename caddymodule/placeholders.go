@@ -6,9 +6,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/caddy-dedup/caddy-dedup/internal/identify"
 	"github.com/caddyserver/caddy/v2"
-
-	"github.com/caddy-dedup/caddy-dedup/internal/exchange"
 )
 
 // checkKeyText refuses the text of a key that is the same for all requests.
@@ -16,7 +15,7 @@ func checkKeyText(text string) error {
 	if err := checkPlaceholders(text); err != nil {
 		return named("value", err)
 	}
-	if names, _ := exchange.PlaceholdersIn(text); len(names) == 0 {
+	if names, _ := identify.PlaceholdersIn(text); len(names) == 0 {
 		return fmt.Errorf("value: %q has no placeholder, so all requests would share one key; use one such as %s", text, examplePlaceholder)
 	}
 	return nil
@@ -24,7 +23,7 @@ func checkKeyText(text string) error {
 
 // isConstant reports whether the source has the same value in all requests.
 func (k KeySource) isConstant() bool {
-	names, _ := exchange.PlaceholdersIn(k.Value)
+	names, _ := identify.PlaceholdersIn(k.Value)
 	differs := func(name string) bool { return !isConstantPlaceholder(name) }
 	return k.Value != "" && !slices.ContainsFunc(names, differs) ||
 		len(k.Parts) > 0 && !slices.ContainsFunc(k.Parts, func(part KeySource) bool { return !part.isConstant() })
@@ -37,7 +36,7 @@ func isConstantPlaceholder(name string) bool {
 
 // changingPlaceholder finds a placeholder whose value changes with every request, even a retry.
 func changingPlaceholder(text string) (name string, ok bool) {
-	names, _ := exchange.PlaceholdersIn(text)
+	names, _ := identify.PlaceholdersIn(text)
 	for _, name := range names {
 		switch name {
 		case "http.request.uuid", "http.request.duration", "http.request.duration_ms",
@@ -55,7 +54,7 @@ func changingPlaceholder(text string) (name string, ok bool) {
 // one, which may be part of a password with braces.
 func replacePlaceholders(text string) (string, error) {
 	return caddy.NewReplacer().ReplaceFunc(text, func(name string, value any) (any, error) {
-		switch value = exchange.TrimLineEnd(name, value); {
+		switch value = identify.TrimLineEnd(name, value); {
 		case caddy.ToString(value) != "":
 			return value, nil
 		case value == nil && !strings.HasPrefix(name, "file."): // which has no value if the file does not exist
@@ -69,7 +68,7 @@ func replacePlaceholders(text string) (string, error) {
 // should be secret, or differ between machines, would be the same everywhere. The error does not
 // show the text.
 func checkBraces(text string) error {
-	if _, unclosed := exchange.PlaceholdersIn(text); unclosed {
+	if _, unclosed := identify.PlaceholdersIn(text); unclosed {
 		return errors.New(`a placeholder in it lacks its closing brace; write it whole, such as {env.NAME}, or \{ for a brace`)
 	}
 	return nil

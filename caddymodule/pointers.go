@@ -9,7 +9,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/caddy-dedup/caddy-dedup/internal/delivery"
-	"github.com/caddy-dedup/caddy-dedup/internal/exchange"
+	"github.com/caddy-dedup/caddy-dedup/internal/identify"
 )
 
 // checkPrefix refuses a prefix that its author expects to be more than a word: a placeholder would
@@ -18,7 +18,7 @@ func checkPrefix(prefix string) error {
 	if strings.HasPrefix(prefix, "/") {
 		return fmt.Errorf("prefix: %q looks like a JSON pointer, and none is read there; write a key line for each pointer, or key parts if all together are the key", prefix)
 	}
-	names, _ := exchange.PlaceholdersIn(prefix)
+	names, _ := identify.PlaceholdersIn(prefix)
 	if len(names) == 0 {
 		return nil
 	}
@@ -41,7 +41,7 @@ func checkPointerText(pointer string) error {
 	case strings.HasSuffix(pointer, "/"):
 		return fmt.Errorf("JSON pointer %q ends with a slash, and so names a member without a name; leave the slash out", pointer)
 	}
-	names, _ := exchange.PlaceholdersIn(pointer)
+	names, _ := identify.PlaceholdersIn(pointer)
 	for _, name := range names {
 		if slices.ContainsFunc(placeholderPrefixes, func(start string) bool { return strings.HasPrefix(name, start) }) {
 			return fmt.Errorf("JSON pointer %q has the placeholder {%s}, and none is replaced there; write the names of the members, such as /data/id", pointer, name)
@@ -78,7 +78,7 @@ func (s *Settings) pointers() (pointers []string) {
 	if s.RetentionFrom != nil {
 		pointers = append(pointers, s.RetentionFrom.JSON)
 	}
-	return append(pointers, exchange.MembersIn(texts...)...)
+	return append(pointers, identify.MembersIn(texts...)...)
 }
 
 // warnOfPointers logs JSON pointers with a full stop or a comma in a name. Few members have such a

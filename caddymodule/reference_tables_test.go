@@ -11,7 +11,7 @@ import (
 	"github.com/caddyserver/caddy/v2"
 
 	"github.com/caddy-dedup/caddy-dedup/internal/delivery"
-	"github.com/caddy-dedup/caddy-dedup/internal/exchange"
+	"github.com/caddy-dedup/caddy-dedup/internal/report"
 )
 
 // rows returns the names in backquotes that begin the rows of the tables of a text,
@@ -106,20 +106,20 @@ func typeNamed(of reflect.Type) string {
 func TestPlaceholdersOfThePage(t *testing.T) {
 	var named, results []string
 	for name, cells := range rows(under(t, "directive.md", "")["Placeholders"]) {
-		placeholder, ok := strings.CutPrefix(name, "{"+exchange.PlaceholderPrefix)
+		placeholder, ok := strings.CutPrefix(name, "{"+report.PlaceholderPrefix)
 		if !ok {
 			results = append(results, name)
 			continue
 		}
 		placeholder = strings.TrimSuffix(placeholder, "}")
 		named = append(named, placeholder)
-		if cells[0] != "`"+exchange.LogPrefix+placeholder+"`" {
+		if cells[0] != "`"+report.LogPrefix+placeholder+"`" {
 			t.Errorf("%s is %s in the access log", placeholder, cells[0])
 		}
 	}
-	sameWords(t, "the placeholders", named, exchange.InfoFields)
+	sameWords(t, "the placeholders", named, report.InfoFields)
 	var all []string
-	for _, o := range exchange.Outcomes {
+	for _, o := range report.Outcomes {
 		all = append(all, string(o))
 	}
 	sameWords(t, "the outcomes", results, all)

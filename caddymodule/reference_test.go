@@ -217,7 +217,7 @@ func defaultIn(t *testing.T, text string) string {
 func TestDefaultsOfTheDirective(t *testing.T) {
 	inForce := func(s *Settings) []any {
 		s.setDefaults()
-		c := s.config()
+		c := s.identification()
 		return []any{
 			s.Mode, s.Methods, s.deliverySources(), s.OnMissing, s.MaxKeyLength, c.FingerprintFor(delivery.Found{}), s.retentionOf(""), s.RetentionFrom,
 			s.Lease, s.Timeout, *s.Wait, s.releasing(), s.ReleaseIf, s.OnUnknown, s.MaxAttempts, s.OnDuplicate, s.Force, s.OnStoreError,

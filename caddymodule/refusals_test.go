@@ -34,7 +34,7 @@ func (a answer) problem(t *testing.T, status int, code string) problem {
 
 // A refusal names the key and its execution, if the request has them, and the page of `docs`.
 func TestRefusalsSayWhatTheyRefuse(t *testing.T) {
-	address, _ := upstream(t, answers(201, "created"))
+	address, _ := startUpstream(t, answers(201, "created"))
 	const docs = "https://shop.test/idempotency"
 	for name, lines := range map[string]string{"": "", docs: "docs " + docs} {
 		s := serve(t, "header >X-Key {http.dedup.key}", "dedup {", lines, "max_request_body 1KiB", "on_missing reject", "}", "reverse_proxy "+address)
@@ -75,7 +75,7 @@ func TestRefusalsSayWhatTheyRefuse(t *testing.T) {
 // Error routes belong to the server: a site without any must not lose its refusals to those of
 // another site on its port.
 func TestRefusalsOfSitesOnOnePort(t *testing.T) {
-	address, _ := upstream(t, answers(201, "created"))
+	address, _ := startUpstream(t, answers(201, "created"))
 	dedup := "dedup {\non_missing reject\n}\nreverse_proxy " + address + "\n"
 	s := serve(t, dedup+"}", "http://own.test:80 {", dedup, "handle_errors {", `respond "sorry: {err.status_code} {err.message}"`, "}", "}",
 		"http://some.test:80 {", dedup, "handle_errors 404 {", `respond "not here"`, "}")
@@ -110,7 +110,7 @@ func TestRefusalsOfSitesOnOnePort(t *testing.T) {
 // The user's own error page keeps what clients need.
 func TestErrorRouteKeepsRetryAfter(t *testing.T) {
 	arrived, goOn := make(chan struct{}), make(chan struct{})
-	address, _ := upstream(t, func(http.ResponseWriter, *http.Request, int) {
+	address, _ := startUpstream(t, func(http.ResponseWriter, *http.Request, int) {
 		close(arrived)
 		<-goOn
 	})
@@ -155,7 +155,7 @@ func (s *site) sendRaw(body string, header ...string) answer {
 // A client that writes all of its body before it reads would find its connection broken if
 // the answer came without the body having been read.
 func TestRefusalReachesAClientThatStillSends(t *testing.T) {
-	address, runs := upstream(t, answers(201, "created"))
+	address, runs := startUpstream(t, answers(201, "created"))
 	s := serve(t, "dedup {", "on_missing reject", "}", "reverse_proxy "+address)
 	large := strings.Repeat("x", 20<<20)
 	length := fmt.Sprint("Content-Length: ", len(large))
@@ -173,7 +173,7 @@ func TestRefusalReachesAClientThatStillSends(t *testing.T) {
 // Caddy answers `Expect: 100-continue` once; a second one from the way to the upstream would
 // be taken for the answer.
 func TestExpectationIsAnsweredOnce(t *testing.T) {
-	address, runs := upstream(t, func(w http.ResponseWriter, r *http.Request, _ int) {
+	address, runs := startUpstream(t, func(w http.ResponseWriter, r *http.Request, _ int) {
 		if expect, ok := r.Header["Expect"]; ok {
 			t.Errorf("the upstream got Expect %q", expect)
 		}
@@ -204,7 +204,7 @@ func TestExpectationIsAnsweredOnce(t *testing.T) {
 // of it would stall its HTTP/2 connection, and the run on it.
 func TestDuplicateWithAnUnreadBodyDoesNotWait(t *testing.T) {
 	arrived, goOn := make(chan struct{}), make(chan struct{})
-	address, runs := upstream(t, func(w http.ResponseWriter, _ *http.Request, _ int) {
+	address, runs := startUpstream(t, func(w http.ResponseWriter, _ *http.Request, _ int) {
 		close(arrived)
 		<-goOn
 	})
@@ -227,7 +227,7 @@ func TestDuplicateWithAnUnreadBodyDoesNotWait(t *testing.T) {
 // The refusal of a response that is not kept says why it is not, and so does its record. One of exactly the limit
 // is kept.
 func TestResponseThatIsNotKeptSaysWhy(t *testing.T) {
-	address, _ := upstream(t, answers(201, "large"))
+	address, _ := startUpstream(t, answers(201, "large"))
 	whole := serve(t, "dedup {", "max_response_body 5", "}", "reverse_proxy "+address)
 	whole.mustPost("k", "")
 	if got := whole.mustPost("k", ""); got.status != 201 || got.body != "large" {

@@ -16,7 +16,7 @@ import (
 func TestReleaseIf(t *testing.T) {
 	logOutput = "book"
 	t.Cleanup(func() { logOutput = "discard" })
-	address, _ := upstream(t, func(w http.ResponseWriter, r *http.Request, n int) {
+	address, _ := startUpstream(t, func(w http.ResponseWriter, r *http.Request, n int) {
 		if retention := r.Header.Get("X-Retention"); retention != "" {
 			w.Header().Set("Dedup-Retention", retention)
 		}
@@ -82,7 +82,7 @@ func TestReleaseIf(t *testing.T) {
 
 // A forced run that says that it failed leaves what is kept.
 func TestReleaseIfOfAForcedRun(t *testing.T) {
-	address, _ := upstream(t, func(w http.ResponseWriter, _ *http.Request, n int) {
+	address, _ := startUpstream(t, func(w http.ResponseWriter, _ *http.Request, n int) {
 		_, _ = io.WriteString(w, []string{`{"errors": 0}`, `{"errors": 1}`}[n-1])
 	})
 	s := serve(t, "dedup {", "force X-Force", "max_attempts 1", "release_if /errors", "}", "reverse_proxy "+address)

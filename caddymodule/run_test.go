@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/caddy-dedup/caddy-dedup/internal/exchange"
+	"github.com/caddy-dedup/caddy-dedup/internal/budget"
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
 
@@ -102,7 +102,7 @@ func TestEndsOfARealChain(t *testing.T) {
 				address, runs := "", new(atomic.Int64)
 				switch serve := c.upstream.(type) {
 				case func(http.ResponseWriter, *http.Request, int):
-					address, runs = upstream(t, serve)
+					address, runs = startUpstream(t, serve)
 				case func(net.Conn):
 					address, runs = rawUpstream(t, serve)
 				}
@@ -168,7 +168,7 @@ func TestDedupBehindTakesNoEvidenceBack(t *testing.T) {
 // A run continues after its client has disconnected.
 func TestEndWithoutItsClient(t *testing.T) {
 	arrived, leave := make(chan struct{}), make(chan struct{})
-	address, runs := upstream(t, func(w http.ResponseWriter, r *http.Request, _ int) {
+	address, runs := startUpstream(t, func(w http.ResponseWriter, r *http.Request, _ int) {
 		close(arrived)
 		<-leave
 		_, _ = io.WriteString(w, "done")
@@ -199,8 +199,8 @@ func TestEndWithoutItsClient(t *testing.T) {
 // While a run waits for room its own time stands still: what others hold does not cut an
 // answer that the upstream has given.
 func TestWaitingForRoomCostsNoTimeout(t *testing.T) {
-	others := &exchange.Allowance{Budget: buffered}
-	address, runs := upstream(t, func(w http.ResponseWriter, r *http.Request, n int) {
+	others := &budget.Allowance{Budget: buffered}
+	address, runs := startUpstream(t, func(w http.ResponseWriter, r *http.Request, n int) {
 		others.Count(400 << 10) // from here on there is no room, and somebody else goes over the limit
 		others.TryTake(1)
 		time.AfterFunc(2*time.Second, others.ReleaseAll)
@@ -214,10 +214,10 @@ func TestWaitingForRoomCostsNoTimeout(t *testing.T) {
 
 // While nine tenths of buffered are taken no new run starts, with a body or without. What is kept is replayed.
 func TestNoNewRunWithoutRoom(t *testing.T) {
-	address, runs := upstream(t, answers(201, "created"))
+	address, runs := startUpstream(t, answers(201, "created"))
 	s := serveWith(t, "limits {\nbuffered 1MiB\n}", "dedup", "reverse_proxy "+address)
 	kept := s.mustPost("kept", "")
-	others := &exchange.Allowance{Budget: buffered}
+	others := &budget.Allowance{Budget: buffered}
 	others.Count(1 << 20)
 	for _, body := range []string{"", "body"} {
 		if got := s.mustPost("new", body); got.problem(t, 503, "overloaded").ExecutionID != "" || got.header.Get("Retry-After") == "" {
@@ -235,7 +235,7 @@ func TestNoNewRunWithoutRoom(t *testing.T) {
 // that of a dedup in front or of a client.
 func TestAttemptsThatTheUpstreamGets(t *testing.T) {
 	var got []string
-	address, _ := upstream(t, func(w http.ResponseWriter, r *http.Request, n int) {
+	address, _ := startUpstream(t, func(w http.ResponseWriter, r *http.Request, n int) {
 		got = append(got, r.Header.Get("Dedup-Attempt")+" of "+r.Header.Get("Idempotency-Key"))
 		if n < 5 {
 			w.WriteHeader(500)

@@ -8,7 +8,7 @@ import (
 	"strings"
 
 	"github.com/caddy-dedup/caddy-dedup/internal/delivery"
-	"github.com/caddy-dedup/caddy-dedup/internal/exchange"
+	"github.com/caddy-dedup/caddy-dedup/internal/identify"
 )
 
 // scopeWords has what to write instead of words that look like settings. As texts of a scope they
@@ -30,14 +30,14 @@ var scopeWords = map[string]string{
 const wantsShared = "write scope shared if all requests share their keys"
 
 // callerFields are the header fields by which callers are known.
-var callerFields = slices.Concat(exchange.CredentialFields, exchange.UserFields, exchange.AccountFields)
+var callerFields = slices.Concat(identify.CredentialFields, identify.UserFields, identify.AccountFields)
 
 // checkScope refuses texts that separate no requests.
 func checkScope(texts []string) error {
 	if slices.Contains(texts, "") {
 		return errors.New(`"" separates no callers; use texts with placeholders such as {http.request.host}`)
 	}
-	if slices.ContainsFunc(texts, func(text string) bool { return strings.EqualFold(text, exchange.SharedScope) }) {
+	if slices.ContainsFunc(texts, func(text string) bool { return strings.EqualFold(text, identify.SharedScope) }) {
 		return checkShared(texts)
 	}
 	for _, text := range texts {
@@ -53,7 +53,7 @@ func checkScope(texts []string) error {
 
 // checkShared checks `scope shared [<name>]`.
 func checkShared(texts []string) error {
-	if texts[0] != exchange.SharedScope || len(texts) > 2 {
+	if texts[0] != identify.SharedScope || len(texts) > 2 {
 		return errors.New("shared stands first, with at most a name behind it, as in scope shared runs")
 	}
 	if len(texts) == 2 && strings.ContainsAny(texts[1], "{}") {
@@ -86,7 +86,7 @@ func checkCaller(texts []string) error {
 		if err := checkPlaceholders(text); err != nil {
 			return err
 		}
-		names, _ := exchange.PlaceholdersIn(text)
+		names, _ := identify.PlaceholdersIn(text)
 		if len(names) != 1 || text != "{"+names[0]+"}" {
 			return fmt.Errorf("%q is not one placeholder; write one such as {http.request.cookie.session} or {http.request.header.X-User}", text)
 		}
@@ -94,7 +94,7 @@ func checkCaller(texts []string) error {
 			return fmt.Errorf("%s is the same in every request; write one such as {http.request.cookie.session}", text)
 		}
 		field, isField := strings.CutPrefix(names[0], "http.request.header.")
-		if isField && slices.Contains(callerFields, http.CanonicalHeaderKey(field)) || slices.Contains(exchange.CallerPlaceholders, names[0]) {
+		if isField && slices.Contains(callerFields, http.CanonicalHeaderKey(field)) || slices.Contains(identify.CallerPlaceholders, names[0]) {
 			return fmt.Errorf("%s tells callers apart by default; leave it out", text)
 		}
 	}
@@ -115,6 +115,6 @@ func (s *Settings) checkCallerConflicts() error {
 }
 
 func hasPlaceholders(text string) bool {
-	names, _ := exchange.PlaceholdersIn(text)
+	names, _ := identify.PlaceholdersIn(text)
 	return len(names) > 0
 }

@@ -241,7 +241,7 @@ func TestNoTextOfAnUpstreamDecides(t *testing.T) {
 
 // What fails before a transport dials was not sent, and is no attempt.
 func TestRequestThatCannotBeSent(t *testing.T) {
-	address, runs := upstream(t, answers(201, "done"))
+	address, runs := startUpstream(t, answers(201, "done"))
 	s := serve(t, "dedup {", "on_unknown hold", "max_attempts 1", "}", "reverse_proxy "+address+" {", "header_up X-Copied {http.request.uri.query.x}", "}")
 	post := func(query string) (answer, error) {
 		r, err := http.NewRequest(http.MethodPost, s.URL+"/"+query, strings.NewReader("body"))
@@ -271,7 +271,7 @@ func TestUpgradeIsNoWayPastHold(t *testing.T) {
 		"empty": {"Connection", "upgrade", "Upgrade", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			address, runs := upstream(t, func(w http.ResponseWriter, r *http.Request, _ int) {
+			address, runs := startUpstream(t, func(w http.ResponseWriter, r *http.Request, _ int) {
 				if len(r.Header["Upgrade"])+len(r.Header["Connection"])+len(r.Header["Http2-Settings"]) > 0 {
 					t.Errorf("the upstream got %v", r.Header)
 				}
@@ -294,7 +294,7 @@ func TestSpellingOfAMethodIsNoWayPast(t *testing.T) {
 	for _, lines := range []string{"methods patch", "methods PATCH\nscope {http.request.method}"} {
 		t.Run(lines, func(t *testing.T) {
 			var methods []string
-			address, runs := upstream(t, func(w http.ResponseWriter, r *http.Request, _ int) {
+			address, runs := startUpstream(t, func(w http.ResponseWriter, r *http.Request, _ int) {
 				methods = append(methods, r.Method)
 				w.WriteHeader(201)
 			})
@@ -329,7 +329,7 @@ func TestUpgradeWithoutAKeyPasses(t *testing.T) {
 
 // A call of gRPC has no key over HTTP/2.
 func TestGRPCHasNoKey(t *testing.T) {
-	address, runs := upstream(t, answers(201, ""))
+	address, runs := startUpstream(t, answers(201, ""))
 	s := serve(t, "dedup", "reverse_proxy "+address)
 	for kind, want := range map[string]int64{
 		"application/grpc": 2, "application/grpc+proto": 2, "Application/GRPC; x=y": 2, "application/grpc-web": 1, "application/grpcx": 1,
@@ -348,7 +348,7 @@ func TestGRPCHasNoKey(t *testing.T) {
 
 // gRPC is of HTTP/2 and HTTP/3. Its name alone is no way past a required key.
 func TestGRPCOverHTTP1(t *testing.T) {
-	address, runs := upstream(t, answers(201, ""))
+	address, runs := startUpstream(t, answers(201, ""))
 	s := serve(t, "dedup {", "on_missing reject", "}", "reverse_proxy "+address)
 	for _, kind := range []string{"application/grpc", "application/grpc+json", "application/grpc-web"} {
 		if got := s.mustPost("", "", "Content-Type", kind); got.status != http.StatusBadRequest {

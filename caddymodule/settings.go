@@ -10,7 +10,7 @@ import (
 	"github.com/caddyserver/caddy/v2"
 
 	"github.com/caddy-dedup/caddy-dedup/internal/delivery"
-	"github.com/caddy-dedup/caddy-dedup/internal/exchange"
+	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
 
 // Settings are the settings of the handler. In JSON, durations are strings such as `"30s"` or
@@ -241,7 +241,7 @@ func (s *Settings) setDefaults() {
 		s.Wait = new(caddy.Duration(30 * time.Second))
 	}
 	setDefault(&s.OnUnknown, unknownRelease)
-	setDefault(&s.OnDuplicate, string(exchange.ReplayDuplicate))
+	setDefault(&s.OnDuplicate, string(idempotency.ReplayDuplicate))
 	setDefault(&s.OnStoreError, storeErrorReject)
 	setDefault(&s.MaxRequestBody, 8<<20)
 	setDefault(&s.MaxResponseBody, 8<<20)

@@ -17,7 +17,10 @@ import (
 	_ "github.com/caddyserver/caddy/v2/modules/standard" // reverse_proxy and what else sites are made of
 
 	"github.com/caddy-dedup/caddy-dedup/internal/engine"
+	"github.com/caddy-dedup/caddy-dedup/internal/exchange"
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
+	"github.com/caddy-dedup/caddy-dedup/internal/observe"
+	"github.com/caddy-dedup/caddy-dedup/internal/report"
 )
 
 // site is a site of a Caddyfile that is served in this process: Caddy's own routes
@@ -30,6 +33,17 @@ type site struct {
 	app  *App
 	// stop ends the site before its test does.
 	stop func()
+}
+
+// reporter is what the handler reports with.
+func (h *Handler) reporter() *report.Reporter {
+	switch h := h.handler.(type) {
+	case *exchange.Handler:
+		return h.Config.Report
+	case *observe.Handler:
+		return h.Config.Report
+	}
+	return nil
 }
 
 // handler is the site's first dedup handler.
@@ -185,8 +199,8 @@ func (s *site) only() *idempotency.Record {
 	return page[0].Record
 }
 
-// upstream is a service that counts its runs.
-func upstream(t *testing.T, serve func(w http.ResponseWriter, r *http.Request, n int)) (address string, runs *atomic.Int64) {
+// startUpstream starts a service that counts its runs.
+func startUpstream(t *testing.T, serve func(w http.ResponseWriter, r *http.Request, n int)) (address string, runs *atomic.Int64) {
 	t.Helper()
 	runs = new(atomic.Int64)
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -13,7 +13,8 @@ import (
 	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
 
 	"github.com/caddy-dedup/caddy-dedup/internal/delivery"
-	"github.com/caddy-dedup/caddy-dedup/internal/exchange"
+	"github.com/caddy-dedup/caddy-dedup/internal/httpfield"
+	"github.com/caddy-dedup/caddy-dedup/internal/identify"
 )
 
 // deliverySources returns the sources in the order in which they are tried: providers, then keys.
@@ -115,7 +116,7 @@ func (k KeySource) checkAsPart() error {
 }
 
 // credentialFields cannot be keys: the store holds delivery IDs in a form that operators can read.
-var credentialFields = append([]string{"Proxy-Authorization", "Cookie"}, exchange.CredentialFields...)
+var credentialFields = append([]string{"Proxy-Authorization", "Cookie"}, identify.CredentialFields...)
 
 // checkField refuses header fields that carry credentials or never reach the handler.
 func (k KeySource) checkField() error {
@@ -133,7 +134,7 @@ func (k KeySource) checkField() error {
 			return err
 		}
 	}
-	if exchange.IsDedupHeader(k.Header) || strings.EqualFold(k.Header, "Host") {
+	if httpfield.IsDedup(k.Header) || strings.EqualFold(k.Header, "Host") {
 		return fmt.Errorf("header %s never arrives as a field; use a field that the sender chooses", k.Header)
 	}
 	return nil
@@ -203,7 +204,7 @@ func (r *RetentionSource) check() error {
 	switch {
 	case (r.Header == "") == (r.JSON == ""):
 		return errors.New("it takes exactly one of header and json")
-	case exchange.IsDedupHeader(r.Header) || strings.EqualFold(r.Header, "Host"):
+	case httpfield.IsDedup(r.Header) || strings.EqualFold(r.Header, "Host"):
 		return fmt.Errorf("header %s never arrives as a field; use a field that the sender chooses", r.Header)
 	case slices.ContainsFunc(credentialFields, func(field string) bool { return strings.EqualFold(field, r.Header) }):
 		return fmt.Errorf("header %s carries a credential, and a value that is not a number is logged; use a field of its own, such as X-Retention", r.Header)

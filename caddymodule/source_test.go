@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/caddy-dedup/caddy-dedup/internal/delivery"
-	"github.com/caddy-dedup/caddy-dedup/internal/exchange"
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
 
@@ -52,7 +51,7 @@ func (s *site) kept() time.Duration {
 // mode. The configured retention is an hour, the most a day.
 func TestRetentionThatARequestAsksFor(t *testing.T) {
 	const hour, day = time.Hour, 24 * time.Hour
-	address, _ := upstream(t, func(w http.ResponseWriter, _ *http.Request, _ int) { w.WriteHeader(201) })
+	address, _ := startUpstream(t, func(w http.ResponseWriter, _ *http.Request, _ int) { w.WriteHeader(201) })
 	for _, c := range []struct {
 		asked, body string // the header field ("-": absent), and the body
 		header      time.Duration
@@ -92,7 +91,7 @@ func TestRetentionThatARequestAsksFor(t *testing.T) {
 // the claim also by a handler that needs the body for nothing else, and beside a
 // provider's own retention.
 func TestRetentionFromDefaults(t *testing.T) {
-	address, _ := upstream(t, func(w http.ResponseWriter, _ *http.Request, _ int) { w.WriteHeader(200) })
+	address, _ := startUpstream(t, func(w http.ResponseWriter, _ *http.Request, _ int) { w.WriteHeader(200) })
 	for _, from := range []string{"header X-Window", "json /window"} {
 		t.Run(from, func(t *testing.T) {
 			s := serve(t, "dedup github {", "retention_from "+from, "}", "reverse_proxy "+address)
@@ -140,7 +139,7 @@ func TestRetentionOfARequestAndOfItsRun(t *testing.T) {
 		{"held", "held", idempotency.Held, 600 * time.Second},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			address, _ := upstream(t, func(w http.ResponseWriter, r *http.Request, _ int) { answers[r.Header.Get("X-End")](w) })
+			address, _ := startUpstream(t, func(w http.ResponseWriter, r *http.Request, _ int) { answers[r.Header.Get("X-End")](w) })
 			s := serve(t, "dedup {", "retention_from header X-Window", "on_unknown hold", "max_attempts 9", "}", "reverse_proxy "+address)
 			s.mustPost("k", "body", "X-End", c.end, "X-Window", "600")
 			if record := s.only(); record.State != c.state || s.kept() != c.kept {
@@ -168,11 +167,11 @@ func TestRetentionOfTheUpstream(t *testing.T) {
 	const defaults = 7 * 24 * time.Hour
 	for asked, want := range map[string]time.Duration{
 		"1": time.Second, "2147483648": 2147483648 * time.Second,
-		"3153600000": exchange.MaxRetention, "3153600001": exchange.MaxRetention, "99999999999999999999999": exchange.MaxRetention,
+		"3153600000": idempotency.MaxRetention, "3153600001": idempotency.MaxRetention, "99999999999999999999999": idempotency.MaxRetention,
 		"0": defaults, "-1": defaults, "+60": defaults, "0.5": defaults, "1e3": defaults, "60s": defaults, " ": defaults, "": defaults,
 	} {
 		t.Run(asked, func(t *testing.T) {
-			address, _ := upstream(t, func(w http.ResponseWriter, _ *http.Request, _ int) {
+			address, _ := startUpstream(t, func(w http.ResponseWriter, _ *http.Request, _ int) {
 				w.Header().Set("Dedup-Retention", asked)
 				w.WriteHeader(201)
 			})
@@ -225,7 +224,7 @@ func TestRetentionThatIsNotGrantedIsLogged(t *testing.T) {
 // A forced run has the retention that its own request asks for, once its response
 // replaces the one before.
 func TestRetentionOfAForcedRun(t *testing.T) {
-	address, _ := upstream(t, func(w http.ResponseWriter, r *http.Request, _ int) {
+	address, _ := startUpstream(t, func(w http.ResponseWriter, r *http.Request, _ int) {
 		if r.Header.Get("X-Fails") != "" {
 			w.WriteHeader(500)
 			return
@@ -249,7 +248,7 @@ func TestRetentionOfAForcedRun(t *testing.T) {
 // never makes a request fail that would not fail without it.
 func TestRetentionReadsTheBodyAsAKeyDoes(t *testing.T) {
 	var got string
-	address, runs := upstream(t, func(w http.ResponseWriter, r *http.Request, _ int) {
+	address, runs := startUpstream(t, func(w http.ResponseWriter, r *http.Request, _ int) {
 		got = r.Header.Get("X-Length")
 		w.WriteHeader(201)
 	})

@@ -9,7 +9,7 @@ import (
 // The first source that is present wins, and one that cannot be an ID keeps no later one, nor the
 // scope, from being read.
 func TestFirstPresentSourceWins(t *testing.T) {
-	address, _ := upstream(t, answers(201, "done"))
+	address, _ := startUpstream(t, answers(201, "done"))
 	sources := map[string]struct {
 		line   string
 		bodies map[string]string // by the state of the source in them

@@ -11,7 +11,7 @@ import (
 // A server may answer before its configuration has opened the store, and goes on for a moment
 // where that fails. A run by then would be one of a configuration that was never loaded.
 func TestNothingRunsBeforeTheStoreIsOpen(t *testing.T) {
-	address, runs := upstream(t, answers(201, "done"))
+	address, runs := startUpstream(t, answers(201, "done"))
 	app, web := provision(t, "", "dedup {", "on_store_error pass", "}", "reverse_proxy "+address)
 	s := &site{t: t, app: app}
 	for _, server := range web.Servers {

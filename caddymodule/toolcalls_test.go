@@ -30,7 +30,7 @@ const (
 
 // toolServer answers tool calls with a body, as the first request's fields say.
 func toolServer(t *testing.T) string {
-	address, _ := upstream(t, func(w http.ResponseWriter, r *http.Request, n int) {
+	address, _ := startUpstream(t, func(w http.ResponseWriter, r *http.Request, n int) {
 		status, _ := strconv.Atoi(cmp.Or(r.Header.Get("X-Status"), "200"))
 		w.Header().Set("Content-Type", r.Header.Get("X-Type"))
 		w.Header().Set("Mcp-Session-Id", "session")
@@ -158,7 +158,7 @@ func TestToolCallRequests(t *testing.T) {
 		"too large, and not decided": {body: `{"params":{"x":"` + large + `"},"method":"tools/call","id":5}`, blocks: "max_request_body 200"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			address, runs := upstream(t, func(w http.ResponseWriter, r *http.Request, _ int) {
+			address, runs := startUpstream(t, func(w http.ResponseWriter, r *http.Request, _ int) {
 				w.Header().Set("Content-Type", asJSON)
 				_, _ = io.WriteString(w, pays)
 			})
@@ -209,7 +209,7 @@ func TestToolCallsThatAreOne(t *testing.T) {
 		"duplicate names": {`{"id":1,"id":2,"method":"x","method":"tools/call","params":{},"params":{` + params + `}}`, "", 0},
 	} {
 		t.Run(name, func(t *testing.T) {
-			address, runs := upstream(t, func(w http.ResponseWriter, _ *http.Request, _ int) {
+			address, runs := startUpstream(t, func(w http.ResponseWriter, _ *http.Request, _ int) {
 				w.Header().Set("Content-Type", asJSON)
 				_, _ = io.WriteString(w, `{"id":1,"result":{}}`)
 			})
@@ -230,7 +230,7 @@ func TestToolCallsThatAreOne(t *testing.T) {
 // on. Who waits gets it at once, and a cancellation meanwhile is not handed on.
 func TestToolCallIsStoredAtItsResponse(t *testing.T) {
 	begun, says, end := make(chan bool), make(chan bool), make(chan bool)
-	address, runs := upstream(t, func(w http.ResponseWriter, _ *http.Request, n int) {
+	address, runs := startUpstream(t, func(w http.ResponseWriter, _ *http.Request, n int) {
 		if n > 1 {
 			_, _ = io.WriteString(w, "handed on")
 			return
@@ -304,7 +304,7 @@ func TestToolCallIsStoredAtItsResponse(t *testing.T) {
 // A stream is read at the upstream's pace while its client reads nothing, and what max_response_body
 // measures is the response.
 func TestToolCallWithALongStream(t *testing.T) {
-	address, _ := upstream(t, func(w http.ResponseWriter, _ *http.Request, _ int) {
+	address, _ := startUpstream(t, func(w http.ResponseWriter, _ *http.Request, _ int) {
 		w.Header().Set("Content-Type", asEvents)
 		event := "data: {\"method\":\"" + strings.Repeat("x", 1<<10) + "\"}\n\n"
 		for range 32 << 10 {
@@ -330,7 +330,7 @@ func TestToolCallWithALargeResponse(t *testing.T) {
 	for _, kind := range []string{asJSON, asEvents} {
 		t.Run(kind, func(t *testing.T) {
 			result := `{"id":1,"result":{"text":"` + strings.Repeat("x", 8<<10) + `"}}`
-			address, runs := upstream(t, func(w http.ResponseWriter, _ *http.Request, _ int) {
+			address, runs := startUpstream(t, func(w http.ResponseWriter, _ *http.Request, _ int) {
 				w.Header().Set("Content-Type", kind)
 				if kind == asEvents {
 					result = "data: " + result + "\n\n"
@@ -353,7 +353,7 @@ func TestToolCallWithALargeResponse(t *testing.T) {
 // the client and those that are read wait for each other in no order.
 func TestToolCallBeyondBuffered(t *testing.T) {
 	result := `{"id":1,"result":{"text":"` + strings.Repeat("x", 600<<10) + `"}}`
-	address, _ := upstream(t, func(w http.ResponseWriter, _ *http.Request, _ int) {
+	address, _ := startUpstream(t, func(w http.ResponseWriter, _ *http.Request, _ int) {
 		w.Header().Set("Content-Type", asJSON)
 		for piece := range slices.Chunk([]byte(result), 16<<10) {
 			_, _ = w.Write(piece)
@@ -378,7 +378,7 @@ func TestToolCallThatNeverFits(t *testing.T) {
 		"a call with its id at the end": {`{"method":"tools/call","params":{"x":"` + text + `"},"id":1}`, `{"jsonrpc":"2.0","id":null,"error":{"code":413,`},
 	} {
 		t.Run(name, func(t *testing.T) {
-			address, _ := upstream(t, func(w http.ResponseWriter, r *http.Request, _ int) {
+			address, _ := startUpstream(t, func(w http.ResponseWriter, r *http.Request, _ int) {
 				if r.ContentLength != int64(len(c.body)) {
 					t.Errorf("the upstream got %d bytes of %d", r.ContentLength, len(c.body))
 				}
@@ -395,7 +395,7 @@ func TestToolCallThatNeverFits(t *testing.T) {
 // Under observe calls pass as they are, cancellations too, and are counted as they would have ended: what
 // follows the response decides nothing.
 func TestToolCallsUnderObserve(t *testing.T) {
-	address, _ := upstream(t, func(w http.ResponseWriter, r *http.Request, n int) {
+	address, _ := startUpstream(t, func(w http.ResponseWriter, r *http.Request, n int) {
 		w.Header().Set("Content-Type", asEvents)
 		_, _ = io.WriteString(w, []string{"data: {\"id\":1,\"result\":{\"isError\":true}}\n\n", "data: {\"id\":1,\"result\":{}}\n\n", "", "", ""}[n-1])
 		if n == 2 {
@@ -426,7 +426,7 @@ func TestToolCallsUnderObserve(t *testing.T) {
 // JSON that is flushed reaches its client only when it is stored: here it breaks off behind its last byte.
 func TestToolCallThatBreaksOffBehindItsResponse(t *testing.T) {
 	const pays = `{"jsonrpc":"2.0","id":1,"result":{}}`
-	address, _ := upstream(t, func(w http.ResponseWriter, _ *http.Request, _ int) {
+	address, _ := startUpstream(t, func(w http.ResponseWriter, _ *http.Request, _ int) {
 		w.Header().Set("Content-Type", asJSON)
 		_, _ = io.WriteString(w, pays)
 		_ = http.NewResponseController(w).Flush()

@@ -57,7 +57,7 @@ func wantSpan(t *testing.T, got tracetest.SpanStub, want map[string]string, even
 
 func TestSpansSayWhatBecameOfRequests(t *testing.T) {
 	arrived, goOn := make(chan struct{}, 1), make(chan struct{}, 1)
-	address, _ := upstream(t, func(w http.ResponseWriter, r *http.Request, n int) {
+	address, _ := startUpstream(t, func(w http.ResponseWriter, r *http.Request, n int) {
 		if r.Header.Get("Idempotency-Key") == "slow" {
 			arrived <- struct{}{}
 			<-goOn

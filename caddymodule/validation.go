@@ -17,8 +17,9 @@ import (
 	"golang.org/x/net/http/httpguts"
 
 	"github.com/caddy-dedup/caddy-dedup/internal/delivery"
-	"github.com/caddy-dedup/caddy-dedup/internal/exchange"
+	"github.com/caddy-dedup/caddy-dedup/internal/httpfield"
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
+	"github.com/caddy-dedup/caddy-dedup/internal/identify"
 )
 
 // minLease is a lower bound for three renewals of 100 ms each.
@@ -31,7 +32,7 @@ var accepted = map[string][]string{
 	"fingerprint":    {string(idempotency.FingerprintBody), string(idempotency.FingerprintJSON), string(idempotency.FingerprintNone)},
 	"on_unknown":     {unknownRelease, unknownHold},
 	"on_store_error": {storeErrorReject, storeErrorPass},
-	"on_duplicate":   {string(exchange.ReplayDuplicate), string(exchange.ConflictDuplicate), string(exchange.AcknowledgeDuplicate), string(exchange.SeeOtherDuplicate)},
+	"on_duplicate":   {string(idempotency.ReplayDuplicate), string(idempotency.ConflictDuplicate), string(idempotency.AcknowledgeDuplicate), string(idempotency.SeeOtherDuplicate)},
 }
 
 // excludedMethods are the safe methods, and CONNECT, which has no response to keep.
@@ -65,7 +66,7 @@ func (s *Settings) checkConflicts() error {
 		return conflictf("force", "force: beside a provider, any sender could run a delivery again; use a handler without providers, or leave force out")
 	}
 	fingerprint := idempotency.FingerprintKind(s.Fingerprint)
-	config := exchange.Config{Mode: s.mode(), Fingerprint: fingerprint}
+	config := identify.Config{Mode: s.mode(), Fingerprint: fingerprint}
 	content, other, fingerprinted := false, false, false
 	parsed := slices.ContainsFunc(slices.Concat(s.Scope, s.Caller), namesMember) // for the hash that tells duplicates apart
 	for _, source := range s.deliverySources() {
@@ -116,7 +117,7 @@ func (s *Settings) checkMCP() error {
 		{"release_if", len(s.ReleaseIf) > 0, "error and isError of the JSON-RPC response release; leave release_if out"},
 		{"fingerprint", s.Fingerprint != "", "it is the params of the call; leave fingerprint out, and name with exclude what differs in a repeat"},
 		{"force", s.Force != "", "clients cannot set header fields for one call; leave force out"},
-		{"on_duplicate", s.OnDuplicate == string(exchange.AcknowledgeDuplicate) || s.OnDuplicate == string(exchange.SeeOtherDuplicate),
+		{"on_duplicate", s.OnDuplicate == string(idempotency.AcknowledgeDuplicate) || s.OnDuplicate == string(idempotency.SeeOtherDuplicate),
 			"a duplicate needs a JSON-RPC response; use replay or conflict"},
 	} {
 		if excluded.set {
@@ -140,11 +141,11 @@ func (s *Settings) checkMCP() error {
 }
 
 // namesMember reports whether a text has a placeholder of a member of the body.
-func namesMember(text string) bool { return len(exchange.MembersIn(text)) > 0 }
+func namesMember(text string) bool { return len(identify.MembersIn(text)) > 0 }
 
 // readsMember reports whether a source reads a member of the body.
 func readsMember(source delivery.Source, pointer string) bool {
-	return source.Pointer == pointer || slices.Contains(exchange.MembersIn(source.Text), pointer) ||
+	return source.Pointer == pointer || slices.Contains(identify.MembersIn(source.Text), pointer) ||
 		slices.ContainsFunc(source.Parts, func(part delivery.Source) bool { return readsMember(part, pointer) })
 }
 
@@ -174,11 +175,11 @@ var reservedFields = slices.Concat(credentialFields, callerFields, []string{"Hos
 
 func checkForce(name string) error {
 	canonical := http.CanonicalHeaderKey(name)
-	if slices.Contains(reservedFields, canonical) || slices.Contains(exchange.HopByHop, canonical) || strings.HasPrefix(canonical, "Content-") {
+	if slices.Contains(reservedFields, canonical) || slices.Contains(httpfield.HopByHop, canonical) || strings.HasPrefix(canonical, "Content-") {
 		return fmt.Errorf("%s has a meaning of its own, and force removes its field from requests; use another field such as X-Force", name)
 	}
-	if strings.HasPrefix(http.CanonicalHeaderKey(name), exchange.HeaderPrefix) {
-		return fmt.Errorf("fields that start with %s are removed from requests; use another field such as X-Force", exchange.HeaderPrefix)
+	if strings.HasPrefix(http.CanonicalHeaderKey(name), httpfield.DedupPrefix) {
+		return fmt.Errorf("fields that start with %s are removed from requests; use another field such as X-Force", httpfield.DedupPrefix)
 	}
 	return checkHeaderNames([]string{name})
 }
@@ -251,7 +252,7 @@ func checkDuration(d caddy.Duration, min time.Duration) error {
 	switch {
 	case duration(d) < min:
 		return fmt.Errorf("%s is too short; use at least %s", duration(d), min)
-	case duration(d) > exchange.MaxRetention:
+	case duration(d) > idempotency.MaxRetention:
 		return fmt.Errorf("%s is too long; use at most 36500d", duration(d))
 	}
 	return nil
@@ -317,7 +318,7 @@ const examplePlaceholder = "{http.request.uri.query.id}"
 // one of the body, which Caddy reads without a limit and without noticing that it was cut off. It
 // also refuses one of a field that is removed from requests and so is always empty.
 func checkPlaceholders(text string) error {
-	names, unclosed := exchange.PlaceholdersIn(text)
+	names, unclosed := identify.PlaceholdersIn(text)
 	if unclosed {
 		return fmt.Errorf(`%q has a placeholder without its closing brace; write %s, or \{ for a brace`, text, examplePlaceholder)
 	}
@@ -328,7 +329,7 @@ func checkPlaceholders(text string) error {
 		return fmt.Errorf("%s would read the body without a limit; write {http.dedup.json./tenant} for a member of it, or key content", text)
 	}
 	for _, name := range names {
-		if pointer, ok := exchange.MemberPointer(name); ok {
+		if pointer, ok := identify.MemberPointer(name); ok {
 			if err := checkMember(pointer); err != nil {
 				return fmt.Errorf("{%s}: %w", name, err)
 			}
@@ -337,8 +338,8 @@ func checkPlaceholders(text string) error {
 		switch {
 		case isField && strings.EqualFold(field, "Host"):
 			return fmt.Errorf("{%s} is always empty; write {http.request.host}", name)
-		case isField && exchange.IsDedupHeader(field):
-			return fmt.Errorf("{%s} is always empty: fields that start with %s are removed from requests; use a field that the sender chooses", name, exchange.HeaderPrefix)
+		case isField && httpfield.IsDedup(field):
+			return fmt.Errorf("{%s} is always empty: fields that start with %s are removed from requests; use a field that the sender chooses", name, httpfield.DedupPrefix)
 		}
 	}
 	return nil
@@ -361,7 +362,7 @@ func checkHeaderNames(names []string) error {
 
 func checkKeepHeader(names []string) error {
 	for _, name := range names {
-		if exchange.NeverKept(http.CanonicalHeaderKey(name)) {
+		if httpfield.NeverKept(http.CanonicalHeaderKey(name)) {
 			return fmt.Errorf("%s describes one connection or one request and cannot be kept", name)
 		}
 	}

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/caddy-dedup/caddy-dedup/internal/exchange"
+	"github.com/caddy-dedup/caddy-dedup/internal/identify"
 )
 
 func TestPlaceholdersIn(t *testing.T) {
@@ -15,7 +15,7 @@ func TestPlaceholdersIn(t *testing.T) {
 		"": "", "plain": "", "{a}": "a", "x{a}-{b.c}y": "a b.c", `\{a}`: "", `\{a\}{b}`: "b", "}{a}": "a", `{a\}b}`: `a\}b`,
 		"{a": "unclosed", "{a}{b": "a unclosed", "{a{b}": "a{b", `\{a`: "", `{a\}`: "unclosed",
 	} {
-		names, unclosed := exchange.PlaceholdersIn(text)
+		names, unclosed := identify.PlaceholdersIn(text)
 		if unclosed {
 			names = append(names, "unclosed")
 		}
@@ -42,7 +42,7 @@ func TestEmptyListsAreDefaults(t *testing.T) {
 	}
 	absent.setDefaults()
 	empty.setDefaults()
-	want, got := absent.config(), empty.config()
+	want, got := absent.identification(), empty.identification()
 	if len(got.Scope) > 0 || !slices.Equal(got.Methods, want.Methods) || !reflect.DeepEqual(got.Policies, want.Policies) || !reflect.DeepEqual(got.Sources, want.Sources) || empty.check() != nil {
 		t.Errorf("got %+v, want %+v", got, want)
 	}

@@ -17,7 +17,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/caddy-dedup/caddy-dedup/internal/exchange"
+	"github.com/caddy-dedup/caddy-dedup/internal/report"
 )
 
 // githubSignature signs a body as GitHub does.
@@ -243,7 +243,7 @@ func TestVerifyRefusesLikeOthers(t *testing.T) {
 		_, _ = fmt.Fprintf(w, "%s %q %s", r.Method, body, r.Header.Get("X-Outcome"))
 	}))
 	defer page.Close()
-	const outcome = string(exchange.OutcomeSignatureInvalid)
+	const outcome = string(report.SignatureInvalid)
 	before := processMetrics.byOutcome()[outcome]
 	s := serveLogged(t, "", "", "dedup {", "verify hmac {", "secret {env.TEST_SECRET}", "header X-Signature", "}", "}", `respond "ran"`,
 		"handle_errors {", "reverse_proxy "+page.Listener.Addr().String()+" {\nheader_up X-Outcome {http.dedup.outcome}\n}", "}")

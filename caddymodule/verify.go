@@ -12,7 +12,7 @@ import (
 	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
 
 	"github.com/caddy-dedup/caddy-dedup/internal/delivery"
-	"github.com/caddy-dedup/caddy-dedup/internal/exchange"
+	"github.com/caddy-dedup/caddy-dedup/internal/identify"
 	"github.com/caddy-dedup/caddy-dedup/internal/signature"
 )
 
@@ -314,11 +314,11 @@ func (s *Settings) checkSenders() error {
 }
 
 // verification reads the secrets of all senders. It returns nil if none is verified.
-func (s *Settings) verification() (*exchange.Verification, error) {
+func (s *Settings) verification() (*identify.Verification, error) {
 	if len(s.Verify) == 0 {
 		return nil, nil
 	}
-	v := &exchange.Verification{Senders: make(map[string]*exchange.Sender)}
+	v := &identify.Verification{Senders: make(map[string]*identify.Sender)}
 	for _, sender := range s.Verify {
 		verifier, err := sender.verifier()
 		if err != nil {
@@ -338,8 +338,8 @@ func (s *Settings) verification() (*exchange.Verification, error) {
 // signedSender returns the only sender of the settings, whose requests are known by their signatures.
 // Other signs of it could be left out by a forger, to have a captured delivery pass without a key; and
 // a header field, which is not signed, makes no handshake.
-func (s *Settings) signedSender() *exchange.Sender {
-	sender := &exchange.Sender{Sources: s.deliverySources(), Providers: s.providers(), Unsigned: s.deliverySources()}
+func (s *Settings) signedSender() *identify.Sender {
+	sender := &identify.Sender{Sources: s.deliverySources(), Providers: s.providers(), Unsigned: s.deliverySources()}
 	for i := range sender.Sources {
 		sender.Sources[i].Signs = delivery.Signs{}
 	}

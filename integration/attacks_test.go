@@ -69,7 +69,7 @@ func TestAttackSlowSendersKeepNobodyFromParsing(t *testing.T) {
 	}
 	eventually(t, "the slow requests are being read", func() bool {
 		_, dump := p.askAdmin(t, "GET", "/debug/pprof/goroutine?debug=2", "", "")
-		return strings.Count(dump, "exchange.(*exchange).identify") >= slow
+		return strings.Count(dump, "identify.(*Request).identify") >= slow
 	})
 	wantFresh(t, p.post(t, "/", "", `{"id": "k"}`), 201, "run 1 of ")
 }

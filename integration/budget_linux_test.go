@@ -120,7 +120,7 @@ func TestStreamsThatDeclareBodies(t *testing.T) {
 	}
 	eventually(t, "their bodies are awaited", func() bool {
 		_, dump := p.askAdmin(t, "GET", "/debug/pprof/goroutine?debug=2", "", "")
-		return strings.Count(dump, "(*requestBody).readChunks(") == 240
+		return strings.Count(dump, "(*Body).readChunks(") == 240
 	})
 	if held := p.scrape(t)["caddy_dedup_buffered_bytes"]; held != 0 {
 		t.Errorf("they take %v bytes", held)

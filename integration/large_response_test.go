@@ -161,7 +161,7 @@ func TestWaitingReplayWhoseKeyIsForgotten(t *testing.T) {
 		site: lines(keyHeader, dedupBlock("on_store_error pass", "max_response_body 16MiB"), proxyTo(up))})
 	key := p.post(t, "/", "k", "body").Header.Get("X-Key")
 	holding := stalled(t, p, "k")
-	p.awaitCall(t, "(*clientWriter).Send(")
+	p.awaitCall(t, "recording.(*Writer).Send(")
 	slowly(holding) // one that stalls is disconnected
 	waiting := p.postLater("/", "k", "body")
 	p.awaitCall(t, "(*Allowance).TakeReplay(")
@@ -188,7 +188,7 @@ func waitingReplay(t *testing.T, copies string) {
 	first := p.post(t, "/", "k", "body")
 	p.post(t, "/", "other", "body")
 	holding := stalled(t, p, "other")
-	p.awaitCall(t, "(*clientWriter).Send(")
+	p.awaitCall(t, "recording.(*Writer).Send(")
 	slowly(holding) // one that stalls is disconnected
 	waiting := p.postLater("/", "k", "body")
 	p.awaitCall(t, "(*Allowance).TakeReplay(")

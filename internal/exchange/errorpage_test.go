@@ -7,6 +7,9 @@ import (
 	"testing"
 
 	"github.com/caddyserver/caddy/v2"
+
+	"github.com/caddy-dedup/caddy-dedup/internal/recording"
+	"github.com/caddy-dedup/caddy-dedup/internal/upstream"
 )
 
 // newErrorPage returns a page for a 503, and the client that gets it. A handler in front has set a
@@ -14,7 +17,7 @@ import (
 func newErrorPage() (*errorPage, *httptest.ResponseRecorder) {
 	client := httptest.NewRecorder()
 	client.Header().Set("X-Front", "1")
-	return &errorPage{to: newClientWriter(client, nil, writeLimit{}), header: client.Header().Clone(), errorStatus: 503, repl: caddy.NewReplacer()}, client
+	return &errorPage{to: recording.NewWriter(client, nil, recording.WriteLimit{}), header: client.Header().Clone(), errorStatus: 503, repl: caddy.NewReplacer()}, client
 }
 
 // Status and header are held back until the first byte, or a status of the page's own. From then on
@@ -60,7 +63,7 @@ func TestErrorPagesOfAnyStatus(t *testing.T) {
 			page.Header().Set("X-Route", "1")
 			page.Header().Set("Content-Encoding", "br")
 			if c.proxied != 0 {
-				page.repl.Set(upstreamStatus, c.proxied)
+				page.repl.Set(upstream.Status, c.proxied)
 			}
 			if c.status != 0 {
 				page.WriteHeader(c.status)

@@ -10,6 +10,10 @@ import (
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
+
+	"github.com/caddy-dedup/caddy-dedup/internal/httpfield"
+	"github.com/caddy-dedup/caddy-dedup/internal/recording"
+	"github.com/caddy-dedup/caddy-dedup/internal/upstream"
 )
 
 // dedup answers a request with a key itself if it is refused or fails, and does not return the error:
@@ -17,16 +21,16 @@ import (
 // request as it came, and a proxy among them would execute it. Here they get a GET without a body, as
 // with nginx's error_page.
 
-// failed logs why a request has failed, and answers it.
-func (x *exchange) failed(err error) error {
+// fail logs why a request has failed, and answers it.
+func (x *exchange) fail(err error) {
 	x.logFailure(err)
-	return x.answerError(err)
+	x.answerError(err)
 }
 
 // logFailure logs why a request has failed, at the level that the server would use.
 func (x *exchange) logFailure(err error) {
 	level := zapcore.DebugLevel
-	if failedStatus(err) >= http.StatusInternalServerError {
+	if upstream.FailedStatus(err) >= http.StatusInternalServerError {
 		level = zapcore.ErrorLevel
 	}
 	x.Logger.Log(level, "the request failed", zap.Inline(x), zap.Error(err))
@@ -34,11 +38,10 @@ func (x *exchange) logFailure(err error) {
 
 // answerError answers a request with the server's error routes. If none of them answers, it writes the
 // status alone, as the server does.
-func (x *exchange) answerError(err error) error {
+func (x *exchange) answerError(err error) {
 	if !x.serveErrorPage(err) {
-		x.w.WriteHeader(failedStatus(err))
+		x.w.WriteHeader(upstream.FailedStatus(err))
 	}
-	return nil
 }
 
 // serveErrorPage runs the server's error routes to show why a request failed, and reports whether they
@@ -51,12 +54,12 @@ func (x *exchange) serveErrorPage(cause error) bool {
 // body, it runs the server's error routes itself: the server would give them its own request, whose
 // body is already consumed.
 func (x *exchange) returnError(r *http.Request, err error, answered bool) error {
-	if err == nil || answered || !x.body.read || !hasErrorRoutes(r) || runOf(r.Context()) != nil {
+	if err == nil || answered || !x.Body.WasRead() || !hasErrorRoutes(r) || runOf(r.Context()) != nil {
 		return err
 	}
 	x.logFailure(err) // as the server would
 	if !x.serveErrorRoutes(receivedRequest(r), err, false) {
-		x.w.WriteHeader(failedStatus(err))
+		x.w.WriteHeader(upstream.FailedStatus(err))
 	}
 	return nil
 }
@@ -72,13 +75,13 @@ func hasErrorRoutes(r *http.Request) bool {
 // of the site matches, Caddy writes the error's status and no body, which is no answer.
 func (x *exchange) serveErrorRoutes(r *http.Request, cause error, isPage bool) bool {
 	if !hasErrorRoutes(r) {
-		x.repl().Set(handlersError, cause) // a dedup in front learns from it that no upstream has answered
+		x.repl().Set(upstream.HandlersError, cause) // a dedup in front learns from it that no upstream has answered
 		return false
 	}
-	page := &errorPage{to: x.toClient(), header: x.w.Header().Clone(), errorStatus: failedStatus(cause)}
+	page := &errorPage{to: x.toClient(), header: x.w.Header().Clone(), errorStatus: upstream.FailedStatus(cause)}
 	if isPage {
-		forgetUpstream(x.repl())
-		defer forgetUpstream(x.repl()) // the upstream of error routes is not that of the run of a dedup in front
+		upstream.Forget(x.repl())
+		defer upstream.Forget(x.repl()) // the upstream of error routes is not that of the run of a dedup in front
 		page.repl = x.repl()
 	}
 	routes := r.Context().Value(caddyhttp.ServerCtxKey).(*caddyhttp.Server).Errors
@@ -100,9 +103,9 @@ func errorPageRequest(r *http.Request) *http.Request {
 	page.Method = http.MethodGet
 	page.Body, page.ContentLength, page.TransferEncoding, page.Trailer = http.NoBody, 0, nil, nil
 	page.Header = r.Header.Clone()
-	removeUpgrade(page.Header)
-	removeDedupHeaders(page.Header, nil) // of the run that failed
-	for _, name := range []string{       // they belong to the client's own request
+	httpfield.RemoveUpgrade(page.Header)
+	httpfield.RemoveDedup(page.Header, nil) // of the run that failed
+	for _, name := range []string{          // they belong to the client's own request
 		"Content-Length", "Expect", "If-Match", "If-None-Match", "If-Modified-Since", "If-Unmodified-Since", "If-Range", "Range",
 	} {
 		delete(page.Header, name)
@@ -134,7 +137,7 @@ func receivedRequest(r *http.Request) *http.Request {
 // byte: if no route of the site matches, Caddy writes the error's status alone, which is no page. From
 // the first byte on, the page streams to the client.
 type errorPage struct {
-	to          clientWriter
+	to          recording.Writer
 	header      http.Header // until it is sent
 	errorStatus int
 	repl        *caddy.Replacer
@@ -157,7 +160,7 @@ func (p *errorPage) WriteHeader(status int) {
 		return
 	}
 	if p.repl != nil {
-		if proxied, _ := p.repl.Get(upstreamStatus); proxied == status {
+		if proxied, _ := p.repl.Get(upstream.Status); proxied == status {
 			status = p.errorStatus
 		}
 	}
@@ -216,7 +219,7 @@ func (p *errorPage) answered() bool {
 	if !p.sent {
 		p.replaceHeader()
 		maps.DeleteFunc(p.to.Client.Header(), func(name string, _ []string) bool {
-			return name == "Content-Length" || describesBody(name)
+			return name == "Content-Length" || httpfield.DescribesBody(name)
 		})
 	}
 	return p.sent

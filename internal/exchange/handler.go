@@ -1,270 +1,326 @@
-// Package exchange takes one HTTP request through dedup, from its key to the last byte at its
-// client: it asks package delivery for the key and the engine for a decision. A run's response is
-// recorded, settled, and only then finished to the client.
+// Package exchange takes one HTTP request through dedup, from its key to the last byte at its client:
+// package identify finds the key, and the engine decides about it. A run's response is recorded, settled, and
+// only then finished to the client.
 package exchange
 
 import (
 	"context"
 	"errors"
-	"fmt"
+	"net"
 	"net/http"
-	"slices"
-	"strings"
-	"sync"
-	"sync/atomic"
 	"time"
 
+	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 	"go.uber.org/zap"
 
+	"github.com/caddy-dedup/caddy-dedup/internal/budget"
 	"github.com/caddy-dedup/caddy-dedup/internal/delivery"
 	"github.com/caddy-dedup/caddy-dedup/internal/engine"
+	"github.com/caddy-dedup/caddy-dedup/internal/httpfield"
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
-	"github.com/caddy-dedup/caddy-dedup/internal/jsonrpc"
+	"github.com/caddy-dedup/caddy-dedup/internal/identify"
+	"github.com/caddy-dedup/caddy-dedup/internal/recording"
+	"github.com/caddy-dedup/caddy-dedup/internal/report"
 	"github.com/caddy-dedup/caddy-dedup/internal/storepool"
+	"github.com/caddy-dedup/caddy-dedup/internal/upstream"
 )
 
 // Config is the configuration of a handler, checked and with its defaults filled in.
 type Config struct {
-	Observe bool // every request passes; only its outcome is reported
-	Mode    delivery.Mode
-	Methods []string
+	Identify identify.Config
+	Report   *report.Reporter
+	Rules    upstream.Rules
 
-	// Sources are tried in this order.
-	Sources      []delivery.Source
-	Verify       *Verification       // nil if signatures are not checked
-	Providers    []delivery.Provider // whose handshakes pass
-	Label        string              // metric label for requests without a provider
-	Exclude      []string            // JSON pointers, and query parameters with a leading ?
-	MaxKeyLength int                 // bytes
-	Namespace    string
-	Scope        []string                    // texts with placeholders, or [SharedScope] and a name; nil for the default of the mode
-	Caller       []string                    // placeholders that the default scope has as well
-	Fingerprint  idempotency.FingerprintKind // "" for the default of the mode
-	Force        string                      // a request header field; "" for none
+	Timeout time.Duration // of one run
+	Wait    time.Duration // maximum for a duplicate; with 0 it is refused at once
 
-	// Policies has a policy for each provider; that of "" applies to all others.
-	Policies      map[string]idempotency.Policy
-	RetentionFrom *RetentionSource // nil for none
-	ReleaseIf     []ReleaseIf      // the first one that is met releases the key
-	Timeout       time.Duration    // of one run
-	Wait          time.Duration    // maximum for a duplicate; with 0 it is refused at once
-
-	RejectMissing   bool // refuse requests without a key
 	PassUnavailable bool // pass requests unprotected when the store fails
-	OnDuplicate     OnDuplicate
+	OnDuplicate     idempotency.OnDuplicate
 
-	MaxRequestBody, MaxResponseBody int64 // bytes
-	KeepHeader                      []string
-	ClientIdle                      time.Duration
-	Docs                            string // a URL, or ""
+	MaxResponseBody int64 // bytes
+	KeepHeader      []string
+	ClientIdle      time.Duration
+	Docs            string // a URL, or ""
 
-	Store     *storepool.Handle
-	Encrypted bool
-	Budget    *Budget
-	Observer  Observer
-	Logger    *zap.Logger
-}
-
-// OnDuplicate is what the duplicate of a complete request gets.
-type OnDuplicate string
-
-// What a duplicate gets: the kept response, a 409 that names the first run, an empty 200, or a
-// 303 to the first response's Location.
-const (
-	ReplayDuplicate      OnDuplicate = "replay"
-	ConflictDuplicate    OnDuplicate = "conflict"
-	AcknowledgeDuplicate OnDuplicate = "acknowledge"
-	SeeOtherDuplicate    OnDuplicate = "see_other"
-)
-
-// Observer counts requests. Its methods are called concurrently.
-type Observer interface {
-	// Request counts a request by the provider of its key, or [Config.Label], and its outcome.
-	// observed is [Config.Observe].
-	Request(provider string, o Outcome, observed bool)
-	// Differing counts a duplicate whose body differs from the first, by provider as Request does.
-	Differing(provider string, observed bool)
-	// Overloaded counts a request that was refused because of a limit.
-	Overloaded(engine.Limit)
+	Store  *storepool.Handle
+	Budget *budget.Budget
 }
 
 // Handler handles requests. It is used concurrently.
 type Handler struct {
 	Config
-
-	// members are the JSON pointers of the members of the body that the scope and the keys name.
-	// keyNamesMembers reports whether the keys name any.
-	members         []string
-	keyNamesMembers bool
-	// Exclude, apart: the JSON pointers, and the names of the parameters.
-	excludedPointers, excludedParameters []string
-
-	everySender         Sender   // all of them
-	keyFields           []string // header fields of which the key, the scope and force are made
-	scopeCallers        []string // placeholders of the scope that can name a caller
-	headers             headerRules
-	unknownPlaceholders unknownPlaceholders
-	withoutKeyLog       logSampler // about requests without a key, or with a value that cannot be it
-	differingLog        logSampler // about duplicates whose body differs from the first
-	signatureLog        logSampler // about requests that no sender has signed
-	retentionLog        logSampler // about requests that do not get the retention that they ask for
-	unobservedLog       logSampler // about requests that could not be observed
-	anonymousWarning    sync.Once  // about a request in which nothing identifies the caller
-	unlistedWarning     sync.Once  // about a request with another field that may identify the caller
-
-	// Used only under observe.
-	keyPlaceholders []string    // [Config.placeholders]
-	slowStore       atomic.Bool // the last claim took longer than reportTimeout
-	settling        sync.Map    // runs being settled, by execution ID; a channel for each, closed when it is
+	keys    *identify.Identifier
+	mode    delivery.Mode
+	headers httpfield.Rules
 }
 
 // New returns a handler.
 func New(c Config) *Handler {
-	if c.Observe {
-		c = c.observing()
-	}
-	keyMembers := MembersIn(c.keyTexts()...)
-	h := &Handler{
-		Config:          c,
-		members:         slices.Concat(MembersIn(c.Scope...), MembersIn(c.Caller...), keyMembers),
-		keyNamesMembers: len(keyMembers) > 0,
-		everySender:     Sender{Sources: c.Sources, Providers: c.Providers},
-		headers:         newHeaderRules(c.KeepHeader),
-		keyPlaceholders: c.placeholders(),
-		keyFields:       c.fieldsOf(),
-		scopeCallers:    callersIn(c.Scope),
-	}
-	for _, word := range c.Exclude {
-		if name, is := strings.CutPrefix(word, "?"); is {
-			h.excludedParameters = append(h.excludedParameters, decoded(name))
-		} else {
-			h.excludedPointers = append(h.excludedPointers, word)
-		}
-	}
-	return h
+	return &Handler{Config: c, keys: identify.New(c.Identify), mode: c.Identify.Mode, headers: httpfield.NewRules(c.KeepHeader)}
+}
+
+// exchange is one request and its response, on their way through the handler.
+type exchange struct {
+	*Handler
+	identify.Request
+	w    http.ResponseWriter
+	r    *http.Request
+	info *report.Info
+	next caddyhttp.Handler
+
+	openStore *storepool.Store // until it is left
+	first     *report.FirstRun // nil for none
 }
 
 // ServeHTTP finds the request's key, has the engine decide about it, and does what that says.
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyhttp.Handler) error {
-	info := infoOf(r)
-	if h.Observe {
-		return h.observe(w, r, next, info)
-	}
-	within, forced := takeDedupHeaders(r), h.takeForce(r)
-	if h.Verify == nil && !h.applies(r) {
+	info := report.InfoOf(r)
+	within, forced := ownRun(r), h.keys.TakeForce(r)
+	if !h.keys.Applies(r) {
 		return next.ServeHTTP(w, r)
 	}
-	x := &exchange{Handler: h, w: w, r: r, next: next, info: info, sender: &h.everySender, allowance: Allowance{Budget: h.Budget}}
-	x.body = requestBody{w: w, r: r, limit: h.MaxRequestBody, held: heldBody{allowance: &x.allowance}}
+	x := &exchange{Handler: h, w: w, r: r, info: info, next: next}
+	x.Request.Init(h.keys, h.Report, h.Budget, w, r, info)
+	info.SetFirst(nil)
 	defer x.close()
-	switch d := x.verifyAndIdentify().(type) {
-	case claim:
-		d.Within, d.Force = within, forced
-		if x.call != nil {
-			defer keyedCalls.add(x.flightOf(x.call.id))()
+	switch d := x.Identify().(type) {
+	case *identify.Claim:
+		if call := x.Call(); call != nil {
+			defer call.Begin()()
 		}
-		return x.claim(d.Request)
-	case cancellation:
-		x.counted = true
-		if keyedCalls.has(d.of) {
-			return x.takeCancellation()
-		}
-		return x.passUnclaimed()
-	case pass:
-		x.reportPass(d)
-		if d.challenge {
-			return next.ServeHTTP(w, r)
-		}
-		return x.passUnclaimed()
-	case refusal:
-		return x.refuse(d)
-	case unreadBody:
-		x.report(unreadOutcome(d.err), "", 0)
-		return x.failed(d.err)
-	default:
-		return fmt.Errorf("identify returned %T", d)
+		return x.claim(d, within, forced)
+	case identify.Pass:
+		return x.pass(d)
+	case identify.Refusal:
+		x.refuse(d)
+	case identify.Unread:
+		x.Set(d.Outcome, "", 0)
+		x.fail(d.Err)
+	case identify.Answered:
+		x.Leave()
+		w.WriteHeader(d.Status)
+	}
+	return nil
+}
+
+// close releases what the request holds.
+func (x *exchange) close() {
+	x.Count()
+	if x.first != nil {
+		x.first.End()
+	}
+	x.Request.Close()
+	x.leaveStore()
+}
+
+// leaveStore allows the store to close: the request no longer needs it.
+func (x *exchange) leaveStore() {
+	if x.openStore != nil {
+		x.openStore.Leave()
+		x.openStore = nil
 	}
 }
 
-// keyDecision is what a request does once dedup has looked for its key: [claim], [pass], [refusal],
-// [unreadBody] or [cancellation].
-type keyDecision interface{ keyDecision() }
-
-// claim is a request whose key is to be claimed.
-type claim struct{ *engine.Request }
-
-// pass lets a request through without a claim. Its outcome says why.
-type pass struct {
-	outcome   Outcome
-	challenge bool // an unsigned one, under verify
+// repl returns the placeholders of the request.
+func (x *exchange) repl() *caddy.Replacer {
+	return x.r.Context().Value(caddy.ReplacerCtxKey).(*caddy.Replacer)
 }
 
-// refusal refuses a request before the engine is asked.
-type refusal struct {
-	reason  engine.Reason
-	detail  string
-	outcome Outcome // "" for that of the reason
+// pass lets the request through without a claim.
+func (x *exchange) pass(d identify.Pass) error {
+	if d.Outcome == "" {
+		x.Leave()
+	} else {
+		x.Set(d.Outcome, "", 0)
+	}
+	if d.Challenge {
+		return x.next.ServeHTTP(x.w, x.r)
+	}
+	return x.passUnclaimed()
 }
 
-// unreadBody ends a request whose body could not be read.
-type unreadBody struct{ err error }
+// passUnclaimed passes the request on without a claim.
+func (x *exchange) passUnclaimed() error {
+	upstream.Forget(x.repl())
+	to := caddyhttp.NewResponseRecorder(x.w, nil, nil)
+	r, cancel := upstream.Once(x.r, x.repl())
+	defer cancel(nil)
+	err := x.next.ServeHTTP(to, r)
+	_, proxied := x.repl().Get(upstream.Address)
+	switch {
+	case err == nil && !isAnswered(to) && !proxied:
+		x.refuseNoHandler("", 0)
+	case err == nil:
+	case x.Key() != (idempotency.Key{}): // under on_store_error pass
+		x.fail(err)
+	default:
+		return x.returnError(x.r, err, isAnswered(to))
+	}
+	return nil
+}
 
-// cancellation is the notification that a tool call is cancelled.
-type cancellation struct{ of callInFlight }
+// prepared is what a duplicate is answered with.
+type prepared struct {
+	answer idempotency.Answer
+	reader *recording.Reader // of the stream that it follows
+	// release releases the room of a replayed body that other requests may share.
+	release func()
+}
 
-func (claim) keyDecision()        {}
-func (pass) keyDecision()         {}
-func (refusal) keyDecision()      {}
-func (unreadBody) keyDecision()   {}
-func (cancellation) keyDecision() {}
+func (p prepared) close() {
+	if p.reader != nil {
+		p.reader.Leave()
+	}
+	if p.release != nil {
+		p.release()
+	}
+}
 
 // claim claims the key, and does what the engine decides.
-func (x *exchange) claim(request *engine.Request) error {
-	request.OnWait = func() { x.traceEvent(spanWait) }
-	if !x.body.complete {
+func (x *exchange) claim(c *identify.Claim, within string, forced bool) error {
+	request := engine.Request{
+		Key:         c.Key,
+		Origin:      x.Origin(),
+		Label:       x.MetricLabel(),
+		Fingerprint: c.Fingerprint,
+		Policy:      c.Policy,
+		Timeout:     x.Timeout + budget.RoomTimeout,
+		Wait:        x.Wait,
+		Within:      within,
+		Force:       forced,
+		OnWait:      x.traceWait,
+	}
+	if !x.Body.Complete() {
 		request.Wait = 0 // what is unread would stall its HTTP/2 connection, and the run on it
 	}
-	decision, err := x.decide(request)
+	decision, ready, err := x.decide(&request)
+	defer ready.close()
 	if err != nil { // the request waited, and its client has left
-		x.report(OutcomeInFlight, "", 0)
+		x.Set(report.InFlight, "", 0)
+		status := upstream.StatusClientGone
 		if errors.Is(err, context.DeadlineExceeded) { // the run in front, which the request is part of, has timed out
-			return x.answerError(caddyhttp.Error(http.StatusGatewayTimeout, err))
+			status = http.StatusGatewayTimeout
 		}
-		return x.answerError(caddyhttp.Error(statusClientGone, err))
+		x.answerError(caddyhttp.Error(status, err))
+		return nil
 	}
-	x.noteDiffering(decision)
-	if request.Force {
+	if record := engine.DiffersFrom(decision); record != nil {
+		x.Differs(record.ExecutionID)
+	}
+	if forced {
 		x.auditForce(decision)
+	}
+	if record := report.RecordIn(decision); record != nil {
+		x.first = &report.FirstRun{Key: c.Key, Record: record, Store: x.Store, Budget: x.Budget}
+		x.info.SetFirst(x.first)
 	}
 	switch d := decision.(type) {
 	case *engine.Run:
-		return x.execute(d)
+		return x.execute(d, &c.Policy)
 	case engine.Replay:
-		return x.replay(d)
+		x.replay(d, ready.answer)
 	case engine.Follow:
-		return x.follow(d)
+		x.follow(d, ready.reader)
 	case engine.Refusal:
 		return x.refuseOrPass(d)
-	default:
-		return fmt.Errorf("the engine decided on %T", d)
+	}
+	return nil
+}
+
+func (x *exchange) traceWait() { x.Event(report.Wait) }
+
+// decide asks the engine for a decision, and prepares the answer to a duplicate. The store stays open until
+// the request leaves it, also over a reload of the configuration.
+func (x *exchange) decide(request *engine.Request) (engine.Decision, prepared, error) {
+	store, err := x.Store.Enter(x.r.Context())
+	if err != nil {
+		return engine.Refusal{Reason: engine.ReasonUnavailable, Err: err}, prepared{}, nil //nolint:nilerr // the refusal carries it
+	}
+	x.openStore = store
+	for {
+		decision, err := store.Claim(x.r.Context(), *request)
+		switch d := decision.(type) {
+		case engine.Follow:
+			if reader := d.Live.(*liveResponse).record.NewReader(); reader != nil {
+				return d, prepared{reader: reader}, err
+			}
+			continue // the stream has just ended, and its run is settled
+		case engine.Replay:
+			return x.prepareReplay(store, d)
+		}
+		return decision, prepared{}, err
 	}
 }
 
-// applies reports whether requests with this method are deduplicated. Methods are case-sensitive
-// (RFC 9110, section 9.1), but many frameworks accept `patch` for PATCH. A tool call may also say by
-// Mcp-Method that it is none.
-func (h *Handler) applies(r *http.Request) bool {
-	if h.Mode == delivery.ModeMCP && !jsonrpc.NeedsBody(r.Header[mcpMethod]) {
-		return false
+// ownRun returns the execution ID of the run that a request is part of: one of this process, or that which
+// another dedup in front names, or a forged one. What a client sends under our prefix is removed.
+func ownRun(r *http.Request) (within string) {
+	if run := runOf(r.Context()); run != nil {
+		return run.executionID
 	}
-	return slices.ContainsFunc(h.Methods, func(method string) bool { return strings.EqualFold(method, r.Method) })
+	return httpfield.TakeDedup(r)
 }
 
-// isGRPC reports whether a request is a gRPC call, which streams both ways. gRPC needs HTTP/2 or
-// HTTP/3.
-func isGRPC(r *http.Request) bool {
-	mediaType, _, _ := strings.Cut(firstValue(r.Header, "Content-Type"), ";")
-	mediaType = strings.ToLower(strings.TrimSpace(mediaType))
-	return r.ProtoMajor >= 2 && (mediaType == "application/grpc" || strings.HasPrefix(mediaType, "application/grpc+"))
+// connKey is the key of a request's connection in its context.
+type connKey struct{}
+
+// KeepConns makes a server keep the connection of each request in the request's context.
+func KeepConns(server *caddyhttp.Server) {
+	server.RegisterConnContext(func(ctx context.Context, conn net.Conn) context.Context {
+		if ctx.Value(connKey{}) != nil { // another handler has registered it already
+			return ctx
+		}
+		return context.WithValue(ctx, connKey{}, conn)
+	})
+}
+
+// conn returns the connection on which the request came, nil if it is unknown.
+func (x *exchange) conn() net.Conn {
+	conn, _ := x.r.Context().Value(connKey{}).(net.Conn)
+	return conn
+}
+
+// toClient returns a writer to the request's client. The server's own write timeout, if it has one,
+// replaces client_idle.
+func (x *exchange) toClient() recording.Writer {
+	limit := recording.WriteLimit{Idle: x.ClientIdle, Shared: x.r.ProtoMajor == 2}
+	server, _ := x.r.Context().Value(caddyhttp.ServerCtxKey).(*caddyhttp.Server)
+	if server != nil && server.WriteTimeout > 0 {
+		limit.Idle, limit.ByServer = time.Duration(server.WriteTimeout), true
+	}
+	return recording.NewWriter(x.w, x.conn(), limit)
+}
+
+// auditForce logs what became of a forced request that is not a forced run.
+func (x *exchange) auditForce(decision engine.Decision) {
+	switch d := decision.(type) {
+	case *engine.Run:
+		if d.ParentID() == "" {
+			x.audit("force: no response is kept, and the request is an ordinary run", d.ExecutionID(), d.Attempt())
+		}
+	case engine.Replay:
+		x.audit("force: the request got the response of the run that was in flight", d.Record.ExecutionID, d.Record.Attempt)
+	case engine.Follow:
+		x.audit("force: the request got the response of the run that was in flight", d.Record.ExecutionID, d.Record.Attempt)
+	case engine.Refusal:
+		id, attempt := d.Run()
+		x.audit("force: the request was refused", id, attempt, zap.String("code", string(d.Reason)))
+	}
+}
+
+// audit logs a forced request with its client.
+func (x *exchange) audit(what, executionID string, attempt int, more ...zap.Field) {
+	client, _ := caddyhttp.GetVar(x.r.Context(), caddyhttp.ClientIPVarKey).(string)
+	x.Logger.Info(what, append(more,
+		zap.Inline(x), zap.String("execution_id", executionID), zap.Int("attempt", attempt),
+		zap.String("client_ip", client), userField(x.r))...)
+}
+
+// userField returns the user as a log field, if there is one.
+func userField(r *http.Request) zap.Field {
+	if user := report.User(r); user != "" {
+		return zap.String("user", user)
+	}
+	return zap.Skip()
 }

@@ -14,11 +14,10 @@ import (
 func TestStatusThatIsNone(t *testing.T) {
 	for _, status := range []int{-1, 0, 42, 99, 1000} {
 		func() {
-			c := recorderOn(httptest.NewRecorder(), 64)
-			defer c.close()
+			c := executionOn(t, httptest.NewRecorder(), 64)
 			defer func() {
-				if recover() == nil || c.status != 0 {
-					t.Errorf("%d: captured %d", status, c.status)
+				if recover() == nil || c.response.status != 0 {
+					t.Errorf("%d: captured %d", status, c.response.status)
 				}
 			}()
 			c.WriteHeader(status)
@@ -29,15 +28,15 @@ func TestStatusThatIsNone(t *testing.T) {
 // 1xx goes to the client at once and is not the answer.
 func TestCapturePassesEarlyHints(t *testing.T) {
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		c := recorderOn(w, 64)
+		c := executionOn(t, w, 64)
 		c.Header().Set("Link", "</style.css>; rel=preload")
 		c.WriteHeader(http.StatusEarlyHints)
 		c.Header().Del("Link")
 		c.WriteHeader(http.StatusCreated)
-		if c.status != http.StatusCreated || len(c.answered["Link"]) > 0 {
-			t.Errorf("captured %d %v", c.status, c.answered)
+		if c.response.status != http.StatusCreated || len(c.response.answered["Link"]) > 0 {
+			t.Errorf("captured %d %v", c.response.status, c.response.answered)
 		}
-		c.deliver()
+		end(c)
 	}))
 	defer server.Close()
 	var hinted string

@@ -1,21 +1,21 @@
 package exchange
 
 import (
-	"bufio"
 	"context"
 	"fmt"
-	"io"
 	"maps"
-	"net"
 	"net/http"
 	"strconv"
 	"strings"
-	"time"
 
+	"github.com/caddy-dedup/caddy-dedup/internal/budget"
+	"github.com/caddy-dedup/caddy-dedup/internal/httpfield"
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
+	"github.com/caddy-dedup/caddy-dedup/internal/recording"
+	"github.com/caddy-dedup/caddy-dedup/internal/upstream"
 )
 
-// recorder is the response writer of a run. The handlers behind write into a recording at their own
+// recorder records the response of a run. The handlers behind write into a recording at their own
 // pace, up to a limit, and the client reads the recording at its own. The last byte is held back
 // until the run is settled: the client must not get a response that is not stored.
 //
@@ -24,19 +24,16 @@ import (
 // settled there. Writing does not fail while the body is kept: the run goes on without its client.
 type recorder struct {
 	client    http.ResponseWriter
-	toClient  clientWriter
-	allowance Allowance
-	record    recording
-	own       recordingReader // the client's
+	toClient  recording.Writer
+	allowance budget.Allowance
+	record    recording.Recording
+	own       recording.Reader // the client's
 	maxBody   int64
-	rules     headerRules
+	rules     httpfield.Rules
 	// limit is the run's time limit. It is paused while the response waits for room.
 	limit *runLimit
-	// settle is called to settle the run before the handlers behind return: the connection has
-	// switched to another protocol, or the body has outgrown what is kept.
-	settle func()
-	// share is called when the response becomes a stream that duplicates can follow.
-	share func()
+	// answer finds the part of the answer that is kept; nil if all of it is.
+	answer upstream.Answer
 
 	// header is the header that the handlers behind see and change. The client's own header stays
 	// as the run found it until it is sent, so that what the run has set is known.
@@ -54,6 +51,7 @@ type recorder struct {
 	// retention is the upstream's Dedup-Retention.
 	retention string
 	written   int64
+	copyRoom  int // bytes taken for a copy of the body
 
 	// streaming reports whether the client gets the response as it comes. delivered is closed when the
 	// client has got it, or has left.
@@ -62,128 +60,112 @@ type recorder struct {
 	// headFirst reports whether the client's header is sent before the first bytes, from which the
 	// server would guess a Content-Type.
 	headFirst   bool
-	settled     bool           // the run is settled
-	passing     bool           // the run is settled, and what follows passes to the client
-	omitted     bool           // the body is not kept
-	noRoom      bool           // the body is not kept because there was no room for it
-	upgraded    bool           // the connection has switched to another protocol
-	clientState recordingState // how far the client came
-	panicked    any            // what the client's writer panicked with
-	tool        *toolAnswer    // nil but for tool calls
+	passing     bool            // the run is settled, and what follows passes to the client
+	omitted     bool            // the body is not kept
+	noRoom      bool            // the body is not kept because there was no room for it
+	encrypted   bool            // the store makes a copy of the body
+	upgraded    bool            // the connection has switched to another protocol
+	clientState recording.State // how far the client came
+	panicked    any             // what the client's writer panicked with
 }
 
-// init initializes a recorder, which takes its room from a budget. The caller sets limit, settle
-// and share.
-func (c *recorder) init(to clientWriter, maxBody int64, rules headerRules, budget *Budget) {
-	c.client, c.toClient, c.maxBody, c.rules = to.Client, to, maxBody, rules
-	c.allowance.Budget = budget
+// init initializes a recorder, which takes its room from a budget.
+func (c *recorder) init(to recording.Writer, limit *runLimit, maxBody int64, rules httpfield.Rules, room *budget.Budget) {
+	c.client, c.toClient, c.limit, c.maxBody, c.rules = to.Client, to, limit, maxBody, rules
+	c.allowance.Budget = room
 	c.record.Init(&c.allowance)
-	c.own.attach(&c.record)
-	c.record.own = &c.own
+	c.record.AttachOwn(&c.own)
 	c.found = to.Client.Header()
 	c.header, c.declared = c.found.Clone(), -1
 }
 
-// Header implements [http.ResponseWriter]. The client's own header is not changed.
-func (c *recorder) Header() http.Header { return c.header }
-
-// Unwrap lets [http.ResponseController] set the read deadline and full duplex.
-func (c *recorder) Unwrap() http.ResponseWriter { return c.client }
-
-// SetWriteDeadline keeps the handlers behind from changing the client's deadline: they write to the
-// recording.
-func (c *recorder) SetWriteDeadline(time.Time) error { return http.ErrNotSupported }
-
-// WriteHeader sends 1xx to the client, and records the final status. A transport may call it for
-// 1xx from a goroutine of its own, while the handler waits for that transport.
-func (c *recorder) WriteHeader(status int) {
-	switch {
-	case c.status != 0:
-		return
-	case status == http.StatusSwitchingProtocols:
-		c.status = status
-		c.upgrade()
-		c.sendHeader()
-	case status < 100, status > 999:
-		panic(fmt.Sprintf("the status %d is not between 100 and 999", status)) // as the server would, but before the status is stored
-	case status < 200:
-		c.inform(status)
-	default:
-		c.status = status
-		c.retention = firstValue(c.header, retentionHeader)
-		removeDedupHeaders(c.header, c.found)
-		c.declared = declaredLength(c.header)
-		c.record.Declared = c.declared
-		c.answered = maps.Clone(c.header)
-		removeForbiddenLength(status, c.answered)
-		if c.tool != nil {
-			c.tool.begin(status, c.answered, c.takeToolRoom)
-			if c.tool.reader.IsStream() { // its client gets the end when the run is settled, not when the last byte has come
-				c.record.Declared = -1
-				delete(c.answered, "Content-Length")
-			}
-		}
-		if strings.HasPrefix(strings.ToLower(firstValue(c.header, "Content-Type")), "text/event-stream") && c.declared != 0 && bodyAllowed(status) {
-			c.stream()
-		}
+// setStatus records the final status and the header.
+func (c *recorder) setStatus(status int) {
+	c.status = status
+	c.retention = httpfield.First(c.header, httpfield.Retention)
+	httpfield.RemoveDedup(c.header, c.found)
+	c.declared = httpfield.DeclaredLength(c.header)
+	c.record.Declared = c.declared
+	c.answered = maps.Clone(c.header)
+	httpfield.RemoveForbiddenLength(status, c.answered)
+	if c.answer != nil && c.answer.Begin(status, c.answered, c.takeAnswerRoom) {
+		c.record.Declared = -1 // its client gets the end when the run is settled, not when the last byte has come
+		delete(c.answered, "Content-Length")
 	}
+}
+
+// isEventStream reports whether the response is a stream by its type.
+func (c *recorder) isEventStream() bool {
+	return strings.HasPrefix(strings.ToLower(httpfield.First(c.header, "Content-Type")), "text/event-stream") && c.declared != 0 && httpfield.BodyAllowed(c.status)
 }
 
 // inform sends an informational response (RFC 9110, section 15.2) to the client at once, and
 // restores the header that the run found.
 func (c *recorder) inform(status int) {
 	found, early := c.found.Clone(), c.header.Clone()
-	removeDedupHeaders(early, found)
+	httpfield.RemoveDedup(early, found)
 	c.replaceHeader(early)
 	c.toClient.Inform(status)
 	c.replaceHeader(found)
 }
 
-// Write records the bytes. It waits for room or, if the body is not kept, for the client. A body
-// behind a status that has none, such as a PHP page may send, is dropped: with an error, a proxy
-// would abort a response that is whole.
-func (c *recorder) Write(p []byte) (int, error) {
-	if c.status == 0 {
-		c.WriteHeader(http.StatusOK)
-	}
-	switch {
-	case c.upgraded:
-		return 0, http.ErrBodyNotAllowed
-	case !bodyAllowed(c.status):
-		return len(p), nil
-	}
+// add records bytes of the body. It returns those that pass to the client, and reports whether the body has
+// just outgrown what is kept: the run is then to be settled before they pass.
+func (c *recorder) add(p []byte) (rest []byte, outgrown bool) {
 	c.written += int64(len(p))
-	rest := p
 	switch {
 	case c.passing:
-	case c.tool != nil:
-		rest = c.recordTool(p)
+		return p, false
+	case c.answer != nil:
+		return c.addAnswer(p)
 	case c.written <= c.maxBody && c.takeRoom(c.record.Needs(len(p), c.written, c.maxBody)):
 		c.record.Add(p)
-	default:
-		c.omitted, c.noRoom = true, c.written <= c.maxBody
-		c.settlePassing()
+		return nil, false
 	}
-	if c.passing {
-		if err := c.record.Pass(rest); err != nil {
-			return 0, err
-		}
-	}
-	return len(p), nil
+	c.omitted, c.noRoom = true, c.written <= c.maxBody
+	c.passing = true
+	return p, true
 }
 
-// settlePassing settles the run. What follows passes to the client.
-func (c *recorder) settlePassing() {
-	c.passing = true
-	c.stream()
-	c.settle()
+// addAnswer records bytes of an answer of which a part is kept. It ends before the byte with which the client
+// has the whole part.
+func (c *recorder) addAnswer(p []byte) (rest []byte, outgrown bool) {
+	before, ended := c.answer.Feed(p)
+	switch {
+	case c.streaming:
+		c.sendLive(p[:before])
+	case !ended && c.written <= c.maxBody && c.takeRoom(c.record.Needs(len(p), c.written, c.maxBody)):
+		c.record.Add(p)
+		return nil, false
+	default:
+		c.noRoom = c.noRoom || !ended && c.written <= c.maxBody
+		c.answer.Outgrow()
+		before, ended = 0, true
+	}
+	if ended {
+		c.omitted, c.passing = c.answer.Omitted(), true
+	}
+	return p[before:], ended
+}
+
+// sendLive sends the client a part of a stream before the part that is kept. The client is cut if there is no
+// room for what it has not read: the run waits for no client.
+func (c *recorder) sendLive(p []byte) {
+	if !c.record.HasReaders() {
+		return
+	}
+	if !c.takeRoom(len(p)) {
+		c.own.Leave()
+		return
+	}
+	c.record.Live(p, c.maxBody)
 }
 
 // takeRoom takes room for n more bytes, and waits for it. It reports false if there is none: the
 // body is then not kept.
 func (c *recorder) takeRoom(n int) bool { return c.takeRoomOf(&c.allowance, n) }
 
-func (c *recorder) takeRoomOf(allowance *Allowance, n int) bool {
+func (c *recorder) takeRoomOf(allowance *budget.Allowance, n int) bool {
 	if allowance.TryTake(n) {
 		return true
 	}
@@ -191,25 +173,34 @@ func (c *recorder) takeRoomOf(allowance *Allowance, n int) bool {
 	return allowance.Take(n)
 }
 
+// takeAnswerRoom takes room for the part that is kept.
+func (c *recorder) takeAnswerRoom(room *budget.Allowance, n int) bool {
+	ok := c.takeRoomOf(room, n)
+	c.noRoom = c.noRoom || !ok
+	return ok
+}
+
 // takeCopyRoom takes room for the copy of the body that is made to join its chunks or to encrypt
-// it, and returns the copy's size. If there is no room, the body is not stored, but the client gets
-// it.
-func (c *recorder) takeCopyRoom(encrypted bool) (n int) {
-	n, joined := c.record.held()
-	if c.tool != nil {
-		n, joined = len(c.tool.message()), true
+// it. If there is no room, the body is not stored, but the client gets it.
+func (c *recorder) takeCopyRoom() {
+	n, joined := c.record.Held()
+	if c.answer != nil {
+		n, joined = c.answer.Held(), true
 	}
 	switch {
-	case c.omitted, joined && !encrypted:
-		return 0
-	case n <= smallBody:
+	case c.omitted, joined && !c.encrypted:
+		return
+	case n <= budget.SmallBody:
 		c.allowance.Count(n)
 	case !c.takeRoom(n):
 		c.omitted, c.noRoom = true, true
-		return 0
+		return
 	}
-	return n
+	c.copyRoom = n
 }
+
+// releaseCopyRoom releases the room of the copy.
+func (c *recorder) releaseCopyRoom() { c.allowance.Release(int64(c.copyRoom)) }
 
 // notKept returns why the body is not kept, "" if it is kept.
 func (c *recorder) notKept() string {
@@ -217,65 +208,62 @@ func (c *recorder) notKept() string {
 	case !c.omitted:
 		return ""
 	case c.noRoom:
-		return fmt.Sprintf("the response was not kept: there was no room for it within `buffered` for %v", roomTimeout)
+		return fmt.Sprintf("the response was not kept: there was no room for it within `buffered` for %v", budget.RoomTimeout)
 	default:
 		return fmt.Sprintf("the response was not kept: it is larger than max_response_body, %d bytes", c.maxBody)
 	}
 }
 
-// ReadFrom keeps [io.Copy] from using that of a writer within.
-func (c *recorder) ReadFrom(r io.Reader) (int64, error) {
-	return io.Copy(writerOnly{c}, r)
-}
-
-type writerOnly struct{ io.Writer }
-
-// FlushError makes the response a stream, because the upstream wants the client to get what there
-// is. A response without a body stays as it is, and is sent when it is stored.
-func (c *recorder) FlushError() error {
-	if c.status == 0 {
-		c.WriteHeader(http.StatusOK)
-	}
-	if c.declared != 0 && bodyAllowed(c.status) && c.tool == nil { // that of a tool call is a stream by its type only
-		c.stream()
-	}
-	return nil
-}
-
-// Flush implements http.Flusher.
-func (c *recorder) Flush() { _ = c.FlushError() }
-
-// Hijack hands the connection over, and settles the run: what follows on the connection is no
-// response. If that fails, the run goes on and may still answer.
-func (c *recorder) Hijack() (net.Conn, *bufio.ReadWriter, error) {
-	conn, buffer, err := http.NewResponseController(c.client).Hijack()
-	if err == nil {
-		c.upgrade()
-	}
-	return conn, buffer, err
-}
-
-func (c *recorder) upgrade() {
-	if !c.upgraded {
-		c.upgraded = true
-		c.settle()
-	}
-}
-
 // broken reports whether fewer or more bytes were written than declared.
 func (c *recorder) broken() bool {
-	return c.declared >= 0 && c.declared != c.written && bodyAllowed(c.status) && !c.head
+	return c.declared >= 0 && c.declared != c.written && httpfield.BodyAllowed(c.status) && !c.head
 }
 
-// response returns what is stored of the response.
-func (c *recorder) response() *idempotency.Response {
+// verdict returns what the answer says. whole reports whether it is whole.
+func (c *recorder) verdict(whole bool) upstream.Verdict {
+	if c.answer == nil {
+		return upstream.Verdict{}
+	}
+	return c.answer.Verdict(whole)
+}
+
+// Shared implements [upstream.Response].
+func (c *recorder) Shared(share upstream.Share, err error) *idempotency.Response {
+	switch share {
+	case upstream.ShareResponse:
+		c.takeCopyRoom()
+		return c.toStore()
+	case upstream.ShareEmpty:
+		return &idempotency.Response{Status: http.StatusOK, Header: c.rules.Kept(c.found, c.header)}
+	case upstream.ShareError:
+		r := &idempotency.Response{Status: upstream.FailedStatus(err), Failed: true}
+		if c.status == 0 { // else the header is that of a response that is dropped
+			r.Header = c.rules.Kept(c.found, c.header)
+		}
+		return r
+	default:
+		return nil
+	}
+}
+
+// Body implements [upstream.Response].
+func (c *recorder) Body(of *idempotency.Response) ([]byte, error) { return of.Body, nil }
+
+// Take implements [upstream.Response].
+func (c *recorder) Take(n int) bool { return c.takeRoom(n) }
+
+// Room implements [upstream.Response].
+func (c *recorder) Room() *budget.Allowance { return &c.allowance }
+
+// toStore returns what is stored of the response.
+func (c *recorder) toStore() *idempotency.Response {
 	r := &idempotency.Response{
 		Status:  c.status,
 		Header:  c.keptHeader(),
 		Omitted: c.omitted,
 	}
-	if c.tool != nil {
-		c.tool.keepIn(r)
+	if c.answer != nil {
+		c.answer.Keep(r)
 		return r
 	}
 	if !c.omitted {
@@ -287,7 +275,7 @@ func (c *recorder) response() *idempotency.Response {
 // keep holds the response until it is stored, and shares its body with duplicates.
 func (c *recorder) keep(r *idempotency.Response) {
 	c.record.Keep()
-	if r != nil && len(r.Body) > smallReplay && c.tool == nil { // duplicates of smaller ones wait for no room
+	if r != nil && len(r.Body) > budget.SmallReplay && c.answer == nil { // duplicates of smaller ones wait for no room
 		c.unstored = true
 		c.allowance.Budget.AddUnstored(r.Body, &c.record)
 	}
@@ -299,14 +287,16 @@ func (c *recorder) stored() {
 		c.allowance.Budget.RemoveUnstored(c.record.Bytes())
 	}
 	c.record.Unkeep()
-	c.tool.release()
+	if c.answer != nil {
+		c.answer.Release()
+	}
 }
 
 // keptHeader returns what is stored of the response's header. It must first be called before the
 // client's header is sent, which overwrites the header that the run found.
 func (c *recorder) keptHeader() map[string][]string {
 	if c.kept == nil {
-		c.kept = c.rules.kept(c.found, c.answered)
+		c.kept = c.rules.Kept(c.found, c.answered)
 		if types, named := c.answered["Content-Type"]; len(types) == 0 && (named || c.headFirst) {
 			c.kept["Content-Type"] = nil // the client gets none
 		}
@@ -322,17 +312,17 @@ func (c *recorder) deliver() {
 		c.panicAsNoted()
 		return
 	}
-	c.record.Close(stateWhole) // now, for duplicates that follow it: the client may be slow
+	c.record.Close(recording.Whole) // now, for duplicates that follow it: the client may be slow
 	if c.streaming {
 		<-c.delivered
 	} else {
-		if c.declared < 0 && bodyAllowed(c.status) && !hasTrailers(c.header) {
+		if c.declared < 0 && httpfield.BodyAllowed(c.status) && !httpfield.HasTrailers(c.header) {
 			c.answered.Set("Content-Length", strconv.FormatInt(c.written, 10))
 		}
 		c.sendHeader()
 		c.sendBody()
 	}
-	if c.clientState != stateWhole && c.panicked == nil {
+	if c.clientState != recording.Whole && c.panicked == nil {
 		// A cut response must not look whole. Over HTTP/3 it would: a stream can still be ended
 		// after its deadline has passed.
 		c.panicked = http.ErrAbortHandler
@@ -355,7 +345,7 @@ func (c *recorder) panicAsNoted() {
 
 // cut ends a stream that is not whole. It returns when the client has got what there is, or has left.
 func (c *recorder) cut() {
-	c.record.Close(stateCut)
+	c.record.Close(recording.Cut)
 	if c.streaming {
 		<-c.delivered
 	}
@@ -363,7 +353,7 @@ func (c *recorder) cut() {
 
 // close releases the recording, however the run has ended.
 func (c *recorder) close() {
-	c.record.Close(stateCut)
+	c.record.Close(recording.Cut)
 	c.own.Leave()
 }
 
@@ -375,17 +365,17 @@ func (c *recorder) yieldHeader() {
 		return
 	}
 	if c.status == 0 {
-		removeDedupHeaders(c.header, c.found)
+		httpfield.RemoveDedup(c.header, c.found)
 		c.replaceHeader(c.header)
 	}
 }
 
 // stream starts to send the client what is recorded so far, and what follows as it comes. It sends
 // the header itself, in the handler's goroutine, because handlers in front may read what the
-// handlers behind change.
-func (c *recorder) stream() {
+// handlers behind change. It reports whether duplicates can follow from now on: not a body that is not kept.
+func (c *recorder) stream() (followed bool) {
 	if c.streaming {
-		return
+		return false
 	}
 	c.streaming, c.headFirst, c.delivered = true, c.written == 0, make(chan struct{})
 	c.toClient.Flushes = true
@@ -395,9 +385,7 @@ func (c *recorder) stream() {
 		defer c.notePanic()
 		c.sendBody()
 	}()
-	if !c.omitted { // duplicates do not follow a body that is not kept
-		c.share()
-	}
+	return !c.omitted
 }
 
 // sendBody sends body and trailers to the client.
@@ -406,7 +394,7 @@ func (c *recorder) sendBody() {
 	if c.headFirst && c.toClient.Flush() != nil {
 		return
 	}
-	if c.clientState = c.toClient.Follow(context.Background(), &c.own); c.clientState == stateWhole {
+	if c.clientState = c.toClient.Follow(context.Background(), &c.own); c.clientState == recording.Whole {
 		c.sendTrailers()
 	}
 }
@@ -430,7 +418,7 @@ func (c *recorder) replaceHeader(header http.Header) {
 
 // sendTrailers sends the trailers that were added to the header after the status.
 func (c *recorder) sendTrailers() {
-	if !hasTrailers(c.header) {
+	if !httpfield.HasTrailers(c.header) {
 		return
 	}
 	announced := make(map[string]bool)
@@ -440,7 +428,7 @@ func (c *recorder) sendTrailers() {
 		}
 	}
 	for name, values := range c.header {
-		if IsDedupHeader(strings.TrimPrefix(name, http.TrailerPrefix)) {
+		if httpfield.IsDedup(strings.TrimPrefix(name, http.TrailerPrefix)) {
 			continue
 		}
 		if announced[name] || strings.HasPrefix(name, http.TrailerPrefix) {
@@ -448,10 +436,3 @@ func (c *recorder) sendTrailers() {
 		}
 	}
 }
-
-var (
-	_ http.ResponseWriter = (*recorder)(nil)
-	_ http.Flusher        = (*recorder)(nil)
-	_ http.Hijacker       = (*recorder)(nil)
-	_ io.ReaderFrom       = (*recorder)(nil)
-)

@@ -2,6 +2,7 @@ package exchange
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -9,13 +10,23 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/caddyserver/caddy/v2"
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+	"go.uber.org/zap"
+
+	"github.com/caddy-dedup/caddy-dedup/internal/budget"
+	"github.com/caddy-dedup/caddy-dedup/internal/engine"
+	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
+	"github.com/caddy-dedup/caddy-dedup/internal/report"
+	"github.com/caddy-dedup/caddy-dedup/internal/store/memory"
+	"github.com/caddy-dedup/caddy-dedup/internal/upstream"
 )
 
-// captured is what a recorder knew when its run was settled.
+// captured is what was known of a response when its run was settled.
 type captured struct {
 	status    int
 	body      string
@@ -25,23 +36,21 @@ type captured struct {
 	header    http.Header
 }
 
-// serveCaptured serves one request with a handler behind a recorder, on a real server. settle is
-// called where the run is settled: at its end, or where its body outgrows what is kept.
+// serveCaptured serves one request with a handler behind, on a real server. settle is called where the
+// run is settled: at its end, or where its body outgrows what is kept.
 func serveCaptured(t *testing.T, maxBody int64, handler http.HandlerFunc, settle func(captured)) *http.Response {
 	t.Helper()
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Server", "in front")
-		c := recorderOn(w, maxBody)
-		settleOnce := sync.OnceFunc(func() {
+		var e *execution
+		e = newExecution(t, w, r, Config{MaxResponseBody: maxBody}, func(s idempotency.Settlement) {
 			settle(captured{
-				status: c.status, body: string(c.response().Body), omitted: c.omitted, streaming: c.streaming, whole: c.whole(),
-				header: c.response().Header,
+				status: s.Response.Status, body: string(s.Response.Body), omitted: s.Response.Omitted,
+				streaming: e.response.streaming, whole: s.State == idempotency.Complete, header: s.Response.Header,
 			})
 		})
-		c.settle = settleOnce
-		handler(c, r)
-		settleOnce()
-		c.deliver()
+		handler(e, r)
+		end(e)
 	}))
 	t.Cleanup(server.Close)
 	response, err := http.Post(server.URL, "text/plain", strings.NewReader("request"))
@@ -52,39 +61,83 @@ func serveCaptured(t *testing.T, maxBody int64, handler http.HandlerFunc, settle
 	return response
 }
 
-// recorderOn returns a recorder for a client that may read as slowly as it likes.
-func recorderOn(w http.ResponseWriter, maxBody int64) *recorder {
-	return recorderWithin(NewBudget(1<<30), w, maxBody)
+// end ends a run whose handlers have returned.
+func end(e *execution) { e.deliver(e.finish(e.ended(nil))) }
+
+// executionOn returns the run of a request whose client may read as slowly as it likes.
+func executionOn(t *testing.T, w http.ResponseWriter, maxBody int64) *execution {
+	return newExecution(t, w, httptest.NewRequest(http.MethodPost, "/", nil), Config{MaxResponseBody: maxBody}, func(idempotency.Settlement) {})
 }
 
-// recorderWithin is recorderOn with a budget. Its run is not settled by anything.
-func recorderWithin(budget *Budget, w http.ResponseWriter, maxBody int64) *recorder {
-	c := &recorder{limit: new(runLimit), settle: func() {}, share: func() {}}
-	c.limit.startTimer(context.Background(), time.Hour)
-	c.init(newClientWriter(w, nil, writeLimit{}), maxBody, headerRules{}, budget)
-	return c
+// newExecution is executionOn with a configuration, which has a large budget unless it says otherwise.
+// settle is called when the run is settled.
+func newExecution(t *testing.T, w http.ResponseWriter, r *http.Request, c Config, settle func(idempotency.Settlement)) *execution {
+	policy := &idempotency.Policy{Terms: idempotency.Terms{Lease: time.Hour, Retention: time.Hour}}
+	runs := engine.New(&settling{memory.New(64 << 20), settle}, engine.Options{
+		Timeout: time.Minute, Logger: zap.NewNop(),
+		NewToken: func() string { return "token" }, NewExecutionID: func() string { return "execution" },
+	})
+	t.Cleanup(func() { _ = runs.Close() })
+	decision, err := runs.Claim(t.Context(), engine.Request{Key: idempotency.Key{1}, Policy: *policy})
+	if err != nil {
+		panic(err)
+	}
+	c.Timeout, c.Budget = time.Hour, cmp.Or(c.Budget, budget.New(1<<30))
+	c.Report = &report.Reporter{Observer: noCounts{}, Logger: zap.NewNop()}
+	r = r.WithContext(context.WithValue(r.Context(), caddy.ReplacerCtxKey, caddy.NewReplacer()))
+	x := &exchange{Handler: New(c), w: w, r: r, info: new(report.Info)}
+	x.Request.Init(x.keys, c.Report, c.Budget, w, r, x.info)
+	e := &execution{exchange: x, run: decision.(*engine.Run), policy: policy}
+	e.startRun()
+	e.response.init(e.toClient(), &e.limit, c.MaxResponseBody, e.headers, c.Budget)
+	t.Cleanup(e.limit.stop)
+	t.Cleanup(e.response.close)
+	return e
 }
+
+// settling is a store that calls settle before it stores the end of a run.
+type settling struct {
+	idempotency.Store
+	settle func(idempotency.Settlement)
+}
+
+func (s *settling) Settle(ctx context.Context, key idempotency.Key, claimed *idempotency.Record, settlement idempotency.Settlement) error {
+	s.settle(settlement)
+	return s.Store.Settle(ctx, key, claimed, settlement)
+}
+
+type noCounts struct{}
+
+func (noCounts) Request(string, report.Outcome, bool) {}
+func (noCounts) Differing(string, bool)               {}
+func (noCounts) Overloaded(engine.Limit)              {}
 
 // A run that finds no room is settled without its body, and its client gets all of that.
 func TestRunWithoutRoomIsNotKept(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		budget := NewBudget(1000)
-		others := &Allowance{Budget: budget}
-		others.Take(2 * smallBody)
+		room := budget.New(1000)
+		others := &budget.Allowance{Budget: room}
+		others.Take(2 * budget.SmallBody)
 		client, settled := httptest.NewRecorder(), 0
-		c := recorderWithin(budget, client, 1<<20)
-		c.settle = func() { settled++ }
-		large := strings.Repeat("all ", smallBody)
+		c := newExecution(t, client, httptest.NewRequest(http.MethodPost, "/", nil), Config{MaxResponseBody: 1 << 20, Budget: room}, func(idempotency.Settlement) {
+			if settled++; client.Body.Len() != 0 {
+				t.Errorf("its client has %d bytes before it is settled", client.Body.Len())
+			}
+		})
+		large := strings.Repeat("all ", budget.SmallBody)
 		for _, part := range []string{large, "of ", "it"} {
 			if _, err := io.WriteString(c, part); err != nil {
 				t.Fatal(err)
 			}
 		}
-		c.deliver()
-		if settled != 1 || !c.omitted || client.Body.String() != large+"of it" {
-			t.Errorf("settled %d times, omitted: %v; the client got %d bytes", settled, c.omitted, client.Body.Len())
+		if settled != 1 {
+			t.Errorf("settled %d times before its handlers have returned", settled)
 		}
-		if used := budget.Used(); used != 2*smallBody {
+		end(c)
+		if settled != 1 || !c.response.omitted || client.Body.String() != large+"of it" {
+			t.Errorf("settled %d times, omitted: %v; the client got %d bytes", settled, c.response.omitted, client.Body.Len())
+		}
+		if used := room.Used(); used != 2*budget.SmallBody {
 			t.Errorf("%d bytes are in use, want those of the others", used)
 		}
 	})
@@ -94,7 +147,7 @@ func TestRunWithoutRoomIsNotKept(t *testing.T) {
 // it the body is not kept, for that reason, and its client gets it all the same. A small one does not
 // wait.
 func TestCopyForTheStoreWaitsForRoom(t *testing.T) {
-	const large = 2 * smallBody
+	const large = 2 * budget.SmallBody
 	for name, c := range map[string]struct {
 		body      int
 		others    int           // bytes that others hold besides the body
@@ -105,17 +158,19 @@ func TestCopyForTheStoreWaitsForRoom(t *testing.T) {
 	}{
 		"room":       {large, 0, time.Hour, true, large, 0},
 		"room later": {large, large, 3 * time.Second, true, large, 3 * time.Second},
-		"no room":    {large, large, time.Hour, true, 0, roomTimeout},
-		"small":      {smallBody, large, time.Hour, true, smallBody, 0},
+		"no room":    {large, large, time.Hour, true, 0, budget.RoomTimeout},
+		"small":      {budget.SmallBody, large, time.Hour, true, budget.SmallBody, 0},
 		"no copy":    {large, large, time.Hour, false, 0, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				budget := NewBudget(3 * smallBody)
+				room := budget.New(3 * budget.SmallBody)
 				client := httptest.NewRecorder()
-				r := recorderWithin(budget, client, 1<<20)
-				others := &Allowance{Budget: budget}
-				if _, err := r.Write(make([]byte, c.body)); err != nil {
+				e := newExecution(t, client, httptest.NewRequest(http.MethodPost, "/", nil), Config{MaxResponseBody: 1 << 20, Budget: room}, func(idempotency.Settlement) {})
+				r := &e.response
+				r.encrypted = c.encrypted
+				others := &budget.Allowance{Budget: room}
+				if _, err := e.Write(make([]byte, c.body)); err != nil {
 					t.Fatal(err)
 				}
 				others.TryTake(1) // another run is over the limit, and its body too
@@ -126,12 +181,12 @@ func TestCopyForTheStoreWaitsForRoom(t *testing.T) {
 				release := time.AfterFunc(c.release, others.ReleaseAll)
 				defer release.Stop()
 				began := time.Now()
-				got := r.takeCopyRoom(c.encrypted)
-				if took := time.Since(began); got != c.want || took != c.wantAfter {
-					t.Errorf("%d bytes were taken after %v, want %d after %v", got, took, c.want, c.wantAfter)
+				response := r.Shared(upstream.ShareResponse, nil)
+				if took := time.Since(began); r.copyRoom != c.want || took != c.wantAfter {
+					t.Errorf("%d bytes were taken after %v, want %d after %v", r.copyRoom, took, c.want, c.wantAfter)
 				}
 				notKept := r.notKept()
-				if response := r.response(); response.Omitted != (c.wantAfter == roomTimeout) || response.Omitted != strings.Contains(notKept, "no room") {
+				if response.Omitted != (c.wantAfter == budget.RoomTimeout) || response.Omitted != strings.Contains(notKept, "no room") {
 					t.Errorf("omitted: %v, because %q", response.Omitted, notKept)
 				}
 				r.deliver()
@@ -308,12 +363,12 @@ func TestCaptureHoldsTheEndBack(t *testing.T) {
 
 // A response that declares more than it has is not whole.
 func TestCaptureNoticesAShortBody(t *testing.T) {
-	c := recorderOn(httptest.NewRecorder(), 64)
+	c := executionOn(t, httptest.NewRecorder(), 64)
 	c.Header().Set("Content-Length", "10")
 	if _, err := c.Write([]byte("short")); err != nil {
 		t.Fatal(err)
 	}
-	if c.whole() || !c.broken() {
+	if !c.ended(nil).Broken {
 		t.Error("5 of 10 bytes count as the whole response")
 	}
 }
@@ -322,7 +377,7 @@ func TestCaptureNoticesAShortBody(t *testing.T) {
 func TestCaptureGoesOnWithoutClient(t *testing.T) {
 	done := make(chan captured, 1)
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		c := recorderOn(w, 1<<20)
+		c := executionOn(t, w, 1<<20)
 		fmt.Fprint(c, "first,")
 		c.Flush()
 		<-r.Context().Done()
@@ -332,8 +387,8 @@ func TestCaptureGoesOnWithoutClient(t *testing.T) {
 			}
 			c.Flush()
 		}
-		done <- captured{body: string(c.response().Body), whole: c.whole()}
-		c.deliver() // the server must have its writer back for itself
+		done <- captured{body: string(c.response.toStore().Body), whole: !c.ended(nil).Broken}
+		end(c) // the server must have its writer back for itself
 	}))
 	defer server.Close()
 	ctx, leave := context.WithCancel(context.Background())
@@ -358,15 +413,15 @@ func TestCaptureGoesOnWithoutClient(t *testing.T) {
 // A response without a body that was flushed is no stream: its client gets it, like any
 // other, after it is stored.
 func TestFlushedResponseWithoutABodyIsHeldBack(t *testing.T) {
-	for name, write := range map[string]func(c *recorder){
-		"no content":        func(c *recorder) { c.WriteHeader(http.StatusNoContent) },
-		"not modified":      func(c *recorder) { c.WriteHeader(http.StatusNotModified) },
-		"declared as empty": func(c *recorder) { c.Header().Set("Content-Length", "0") },
-		"no events": func(c *recorder) {
+	for name, write := range map[string]func(c *execution){
+		"no content":        func(c *execution) { c.WriteHeader(http.StatusNoContent) },
+		"not modified":      func(c *execution) { c.WriteHeader(http.StatusNotModified) },
+		"declared as empty": func(c *execution) { c.Header().Set("Content-Length", "0") },
+		"no events": func(c *execution) {
 			c.Header().Set("Content-Type", "text/event-stream")
 			c.WriteHeader(http.StatusNoContent)
 		},
-		"events declared as empty": func(c *recorder) {
+		"events declared as empty": func(c *execution) {
 			c.Header().Set("Content-Type", "text/event-stream")
 			c.Header().Set("Content-Length", "0")
 			c.WriteHeader(http.StatusOK)
@@ -375,15 +430,15 @@ func TestFlushedResponseWithoutABodyIsHeldBack(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			client := httptest.NewRecorder()
 			client.Code = 0
-			c := recorderOn(client, 64)
+			c := executionOn(t, client, 64)
 			write(c)
 			c.Flush()
-			if c.streaming || client.Flushed || client.Code != 0 {
+			if c.response.streaming || client.Flushed || client.Code != 0 {
 				t.Fatalf("before the run was settled the client got %d, flushed: %v", client.Code, client.Flushed)
 			}
-			c.deliver()
-			if client.Code != c.status {
-				t.Errorf("the client got %d, want %d", client.Code, c.status)
+			end(c)
+			if client.Code != c.response.status {
+				t.Errorf("the client got %d, want %d", client.Code, c.response.status)
 			}
 		})
 	}
@@ -407,12 +462,12 @@ func (w lookingWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 func TestHandlersInFrontSeeTheStatusInTheRequestsGoroutine(t *testing.T) {
 	variables := make(map[string]int)
 	client := lookingWriter{httptest.NewRecorder(), func() { _ = variables["written"] }}
-	c := recorderOn(client, 1<<20)
+	c := executionOn(t, client, 1<<20)
 	fmt.Fprint(c, "first,")
 	c.Flush()
 	variables["written"]++ // the race detector sees who reads it
 	fmt.Fprint(c, "second")
-	c.deliver()
+	end(c)
 	if got := client.ResponseWriter.(*httptest.ResponseRecorder).Body.String(); got != "first,second" {
 		t.Errorf("the client got %q", got)
 	}
@@ -421,12 +476,12 @@ func TestHandlersInFrontSeeTheStatusInTheRequestsGoroutine(t *testing.T) {
 // Who writes to the recording has no client whose pace could be limited.
 func TestHandlersBehindHaveNoWriteDeadline(t *testing.T) {
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		c := recorderOn(w, 1<<20)
+		c := executionOn(t, w, 1<<20)
 		if err := http.NewResponseController(c).SetWriteDeadline(time.Now()); !errors.Is(err, http.ErrNotSupported) {
 			t.Errorf("got %v", err)
 		}
 		fmt.Fprint(c, "all")
-		c.deliver()
+		end(c)
 	}))
 	defer server.Close()
 	answer, err := http.Get(server.URL)
@@ -444,18 +499,72 @@ func TestHandlersBehindHaveNoWriteDeadline(t *testing.T) {
 func TestStatusWithoutABodyIsWhole(t *testing.T) {
 	for status, length := range map[int]string{http.StatusNoContent: "", http.StatusNotModified: "7"} {
 		client := httptest.NewRecorder()
-		c := recorderOn(client, 64)
+		c := executionOn(t, client, 64)
 		c.Header().Set("Content-Length", "7")
 		c.WriteHeader(status)
-		if n, err := io.WriteString(c, "created"); n != 7 || err != nil || !c.whole() || len(c.response().Body) != 0 {
-			t.Errorf("%d: wrote %d, %v; whole %v with %q", status, n, err, c.whole(), c.response().Body)
+		if n, err := io.WriteString(c, "created"); n != 7 || err != nil || c.ended(nil).Broken || len(c.response.toStore().Body) != 0 {
+			t.Errorf("%d: wrote %d, %v; broken %v with %q", status, n, err, c.ended(nil).Broken, c.response.toStore().Body)
 		}
-		c.deliver()
+		end(c)
 		if got := client.Header().Get("Content-Length"); client.Code != status || got != length || client.Body.Len() != 0 {
 			t.Errorf("the client got %d with the length %q and %q; want %d with %q", client.Code, got, client.Body, status, length)
 		}
 	}
 }
 
-// whole reports whether a final status came, with as many bytes as it declared.
-func (c *recorder) whole() bool { return c.status != 0 && !c.broken() }
+// What requests get that wait for a run.
+func TestSharedResponse(t *testing.T) {
+	for name, c := range map[string]struct {
+		status int // that was written
+		share  upstream.Share
+		err    error
+		want   *idempotency.Response
+	}{
+		"nothing":                    {0, upstream.ShareNone, nil, nil},
+		"the response":               {201, upstream.ShareResponse, nil, &idempotency.Response{Status: 201}},
+		"an empty 200":               {0, upstream.ShareEmpty, nil, &idempotency.Response{Status: 200}},
+		"an error":                   {0, upstream.ShareError, errors.New("no"), &idempotency.Response{Status: 500, Failed: true}},
+		"an error of Caddy's":        {0, upstream.ShareError, caddyhttp.Error(504, nil), &idempotency.Response{Status: 504, Failed: true}},
+		"a panic":                    {0, upstream.ShareError, upstream.ErrAborted, &idempotency.Response{Status: 502, Failed: true}},
+		"an error behind a response": {201, upstream.ShareError, errors.New("no"), &idempotency.Response{Status: 500, Failed: true}},
+		"a 499 that is no response":  {499, upstream.ShareError, nil, &idempotency.Response{Status: 502, Failed: true}},
+	} {
+		e := executionOn(t, httptest.NewRecorder(), 1<<20)
+		e.Header().Set("X-Own", "1")
+		if c.status != 0 {
+			e.WriteHeader(c.status)
+		}
+		got := e.response.Shared(c.share, c.err)
+		if (got == nil) != (c.want == nil) {
+			t.Errorf("%s: got %+v, want %+v", name, got, c.want)
+		}
+		if got == nil || c.want == nil {
+			continue
+		}
+		// The header is kept with a response, and with an error in place of none.
+		if hasHeader := len(got.Header["X-Own"]) == 1; got.Status != c.want.Status || got.Failed != c.want.Failed || hasHeader != (c.status == 0 || !got.Failed) {
+			t.Errorf("%s: got %+v, want %+v", name, got, c.want)
+		}
+	}
+}
+
+// What is stored of a tool call is its response: encrypting it takes a copy of that, however much of a
+// stream came before, and without encryption it is stored as it is held.
+func TestRoomForTheCopyOfAToolCallsResponse(t *testing.T) {
+	for encrypted, want := range map[bool]int{true: 100 << 10, false: 0} {
+		c := &executionOn(t, httptest.NewRecorder(), 1<<20).response
+		c.encrypted, c.answer = encrypted, heldPart{bytes: 100 << 10}
+		c.record.Add(make([]byte, 500<<10))
+		if c.takeCopyRoom(); c.copyRoom != want {
+			t.Errorf("encrypted: %v: %d bytes are taken, want %d", encrypted, c.copyRoom, want)
+		}
+	}
+}
+
+// heldPart is an answer of which a part is kept.
+type heldPart struct {
+	upstream.Answer
+	bytes int
+}
+
+func (p heldPart) Held() int { return p.bytes }

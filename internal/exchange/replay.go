@@ -11,129 +11,43 @@ import (
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 	"go.uber.org/zap"
 
+	"github.com/caddy-dedup/caddy-dedup/internal/budget"
 	"github.com/caddy-dedup/caddy-dedup/internal/delivery"
 	"github.com/caddy-dedup/caddy-dedup/internal/engine"
+	"github.com/caddy-dedup/caddy-dedup/internal/httpfield"
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
+	"github.com/caddy-dedup/caddy-dedup/internal/recording"
+	"github.com/caddy-dedup/caddy-dedup/internal/report"
+	"github.com/caddy-dedup/caddy-dedup/internal/reqbody"
 	"github.com/caddy-dedup/caddy-dedup/internal/storepool"
 )
-
-// answer is what a duplicate gets.
-type answer struct {
-	outcome  Outcome
-	response *idempotency.Response // nil for [OutcomeConflict]
-}
-
-// needs reports whether the answer has the body of a kept response.
-func (a answer) needs(kept *idempotency.Response) bool {
-	return a.outcome == "" || kept != nil && a.response == kept
-}
-
-// answerTo returns what a duplicate gets, by on_duplicate. That counts for complete requests only: one
-// that waited gets the response of the run. The answer has no outcome if it needs the response, and
-// that is not read yet.
-func (x *exchange) answerTo(d engine.Replay) answer {
-	failed, location := false, d.Record.Location
-	if d.Response != nil {
-		failed, location = d.Response.Failed, firstValue(d.Response.Header, "Location")
-	}
-	switch {
-	case d.Waited:
-	case d.Response == nil && location == idempotency.LongLocation && x.OnDuplicate != AcknowledgeDuplicate: // it is read
-	case x.OnDuplicate == ConflictDuplicate && !failed:
-		return answer{OutcomeConflict, nil}
-	case x.OnDuplicate == AcknowledgeDuplicate && d.Record.Status < 400:
-		// A kept failure is no success: a sender that took it for one would never deliver again.
-		return answer{OutcomeAcknowledged, &idempotency.Response{Status: http.StatusOK}}
-	case x.OnDuplicate == SeeOtherDuplicate && location != "":
-		return answer{OutcomeSeeOther, &idempotency.Response{
-			Status: http.StatusSeeOther, Header: map[string][]string{"Location": {location}},
-		}}
-	}
-	switch {
-	case d.Response == nil:
-		return answer{}
-	case d.Response.Omitted:
-		return answer{OutcomeNotKept, d.Response}
-	case d.Waited:
-		return answer{OutcomeWaited, d.Response}
-	default:
-		return answer{OutcomeReplayed, d.Response}
-	}
-}
-
-// replay answers a duplicate of a run that has ended.
-func (x *exchange) replay(d engine.Replay) error {
-	response := x.answer.response
-	switch {
-	case x.answer.outcome == OutcomeConflict:
-		return x.answerProblem(x.conflict(d), nil)
-	case response.Omitted && x.Mode != delivery.ModeWebhook:
-		return x.answerProblem(x.notKept(d), nil)
-	}
-	parts := [][]byte{response.Body}
-	if x.call != nil {
-		if response.Failed {
-			return x.answerProblem(x.failedCall(d), nil)
-		}
-		var err error
-		if parts, err = x.callParts(response.Body); err != nil {
-			return x.answerProblem(x.notKept(d), err)
-		}
-		response = &idempotency.Response{Status: http.StatusOK, Header: response.Header}
-	}
-	x.report(x.answer.outcome, d.Record.ExecutionID, d.Record.Attempt)
-	x.traceEvent(spanReplay)
-	if entry := x.Logger.Check(zap.DebugLevel, "answered a duplicate"); entry != nil {
-		entry.Write(zap.Inline(x), zap.String("execution_id", d.Record.ExecutionID), zap.Int("status", response.Status))
-	}
-	x.leaveStore() // it isn't needed while the client reads
-	drainBody(x.w, x.r)
-	x.setReplayHeader(d.Record, response, parts...)
-	if response.Failed {
-		// An error is answered by the error routes, as it was for the first client.
-		return x.answerError(caddyhttp.Error(response.Status, fmt.Errorf("the run %s of this request ended in an error", d.Record.ExecutionID)))
-	}
-	x.w.WriteHeader(response.Status)
-	if !bodyAllowed(response.Status) || response.Omitted {
-		return nil
-	}
-	to := x.toClient()
-	for _, part := range parts {
-		if to.Send(part) != nil {
-			panic(http.ErrAbortHandler) // a cut response must not look whole
-		}
-	}
-	return nil
-}
 
 // prepareReplay decides what a duplicate gets, and takes room in the budget for it. A request that
 // has to wait for room holds nothing meanwhile: its body is drained, and the response is read from
 // the store when there is room. If the response is gone by then, the request cannot run either, and
 // is refused.
-func (x *exchange) prepareReplay(store *storepool.Store, d engine.Replay) (engine.Decision, error) {
-	if x.answer = x.answerTo(d); !x.answer.needs(d.Response) {
-		return d, nil
+func (x *exchange) prepareReplay(store *storepool.Store, d engine.Replay) (engine.Decision, prepared, error) {
+	answer := x.OnDuplicate.Answer(d.Record, d.Response, d.Waited)
+	if !answer.Needs(d.Response) {
+		return d, prepared{answer: answer}, nil
 	}
 	if d.Response != nil {
-		switch {
-		case !d.Waited && len(d.Response.Body) <= smallReplay:
-			x.allowance.Count(len(d.Response.Body))
-			return d, nil
+		if !d.Waited && len(d.Response.Body) <= budget.SmallReplay {
+			x.Allowance.Count(len(d.Response.Body))
+			return d, prepared{answer: answer}, nil
 		}
-		if x.releaseShared = x.allowance.Share(d.Response.Body, d.Waited); x.releaseShared != nil {
-			return d, nil
+		if release := x.Allowance.Share(d.Response.Body, d.Waited); release != nil {
+			return d, prepared{answer: answer, release: release}, nil
 		}
 	}
-	size := d.Record.LargeBody
-	d.Response = nil
-	drainBody(x.w, x.r) // otherwise requests that wait would wait for each other's bodies
-	x.allowance.ReleaseAll()
-	if err := x.allowance.TakeReplay(x.r.Context(), size); err != nil {
-		return nil, err
+	reqbody.Drain(x.w, x.r) // otherwise requests that wait would wait for each other's bodies
+	x.Allowance.ReleaseAll()
+	if err := x.Allowance.TakeReplay(x.r.Context(), d.Record.LargeBody); err != nil {
+		return nil, prepared{}, err
 	}
-	response, err := store.KeptResponse(x.r.Context(), x.key, d.Record)
+	response, err := store.KeptResponse(x.r.Context(), x.Key(), d.Record)
 	if x.r.Context().Err() != nil {
-		return nil, context.Cause(x.r.Context())
+		return nil, prepared{}, context.Cause(x.r.Context())
 	}
 	if err == nil && response == nil {
 		err = errReplayGone
@@ -143,20 +57,71 @@ func (x *exchange) prepareReplay(store *storepool.Store, d engine.Replay) (engin
 		if _, unreadable := errors.AsType[*idempotency.UnreadableError](err); unreadable {
 			refused.Reason = engine.ReasonUnreadable
 		}
-		return refused, nil
+		return refused, prepared{}, nil
 	}
 	d.Response = response
-	x.answer = x.answerTo(d)
-	x.releaseShared = x.allowance.Share(response.Body, true) // another request may have read it too
-	x.allowance.ReleaseAll()
-	return d, nil
+	release := x.Allowance.Share(response.Body, true) // another request may have read it too
+	x.Allowance.ReleaseAll()
+	return d, prepared{answer: x.OnDuplicate.Answer(d.Record, response, d.Waited), release: release}, nil
 }
 
 var errReplayGone = errors.New("the response is no longer kept")
 
+// replay answers a duplicate of a run that has ended.
+func (x *exchange) replay(d engine.Replay, answer idempotency.Answer) {
+	if x.first != nil && d.Response != nil {
+		x.first.Give(d.Response)
+	}
+	response, outcome := answer.Response, report.Outcome(answer.Kind)
+	switch {
+	case answer.Kind == idempotency.AnswerConflict:
+		x.answerProblem(x.conflict(d), nil)
+		return
+	case response.Omitted && x.mode != delivery.ModeWebhook:
+		x.answerProblem(x.notKept(d), nil)
+		return
+	}
+	parts := [][]byte{response.Body}
+	if call := x.Call(); call != nil {
+		if response.Failed {
+			x.answerProblem(x.failedCall(d, outcome), nil)
+			return
+		}
+		var err error
+		if parts, err = call.Replay(response.Body); err != nil {
+			x.answerProblem(x.notKept(d), err)
+			return
+		}
+		response = &idempotency.Response{Status: http.StatusOK, Header: response.Header}
+	}
+	x.Set(outcome, d.Record.ExecutionID, d.Record.Attempt)
+	x.Event(report.Replaying)
+	if entry := x.Logger.Check(zap.DebugLevel, "answered a duplicate"); entry != nil {
+		entry.Write(zap.Inline(x), zap.String("execution_id", d.Record.ExecutionID), zap.Int("status", response.Status))
+	}
+	x.leaveStore() // it isn't needed while the client reads
+	reqbody.Drain(x.w, x.r)
+	x.setReplayHeader(d.Record, response, parts...)
+	if response.Failed {
+		// An error is answered by the error routes, as it was for the first client.
+		x.answerError(caddyhttp.Error(response.Status, fmt.Errorf("the run %s of this request ended in an error", d.Record.ExecutionID)))
+		return
+	}
+	x.w.WriteHeader(response.Status)
+	if !httpfield.BodyAllowed(response.Status) || response.Omitted {
+		return
+	}
+	to := x.toClient()
+	for _, part := range parts {
+		if to.Send(part) != nil {
+			panic(http.ErrAbortHandler) // a cut response must not look whole
+		}
+	}
+}
+
 // liveResponse is a response that its run is still giving, for the duplicates that follow it.
 type liveResponse struct {
-	record *recording
+	record *recording.Recording
 	// head has the status and the header that are replayed.
 	head *idempotency.Response
 	// headFirst reports whether the header is sent before the body starts. Otherwise it is sent
@@ -168,7 +133,7 @@ type liveResponse struct {
 // also if a response handler has changed the upstream's status.
 func (e *execution) live() any {
 	c := &e.response
-	if idempotency.AboutCaller(c.status) || idempotency.AboutCaller(e.upstream.observation().status) {
+	if idempotency.AboutCaller(c.status) || idempotency.AboutCaller(e.upstream.Way().Status) {
 		return nil
 	}
 	return &liveResponse{record: &c.record, head: &idempotency.Response{Status: c.status, Header: c.keptHeader()}, headFirst: c.headFirst}
@@ -176,12 +141,12 @@ func (e *execution) live() any {
 
 // follow answers a duplicate with the stream of its run, from the first byte on and then as it
 // comes. If the stream ends with an error, so does the duplicate.
-func (x *exchange) follow(d engine.Follow) error {
+func (x *exchange) follow(d engine.Follow, reader *recording.Reader) {
 	stream := d.Live.(*liveResponse)
 	x.leaveStore() // it isn't needed while the client reads
-	x.report(OutcomeWaited, d.Record.ExecutionID, d.Record.Attempt)
-	x.traceEvent(spanReplay)
-	drainBody(x.w, x.r)
+	x.Set(report.Waited, d.Record.ExecutionID, d.Record.Attempt)
+	x.Event(report.Replaying)
+	reqbody.Drain(x.w, x.r)
 	x.setReplayHeader(d.Record, stream.head)
 	header := x.w.Header()
 	delete(header, "Content-Length")
@@ -191,10 +156,9 @@ func (x *exchange) follow(d engine.Follow) error {
 	x.w.WriteHeader(stream.head.Status)
 	to := x.toClient()
 	to.Flushes = true
-	if stream.headFirst && to.Flush() != nil || to.Follow(x.r.Context(), x.streamReader) != stateWhole {
+	if stream.headFirst && to.Flush() != nil || to.Follow(x.r.Context(), reader) != recording.Whole {
 		panic(http.ErrAbortHandler) // a cut response must not look whole
 	}
-	return nil
 }
 
 // setReplayHeader sets the header of a response that is replayed, with a body in parts.
@@ -211,7 +175,7 @@ func (x *exchange) setReplayHeader(record *idempotency.Record, response *idempot
 	}
 	for name, values := range response.Header {
 		switch {
-		case response.Omitted && describesBody(name):
+		case response.Omitted && httpfield.DescribesBody(name):
 		case len(values) == 0:
 			header.Del(name)
 		default:
@@ -219,17 +183,17 @@ func (x *exchange) setReplayHeader(record *idempotency.Record, response *idempot
 		}
 	}
 	if record.ParentID != "" {
-		header.Set(parentIDHeader, record.ParentID)
+		header.Set(httpfield.ParentID, record.ParentID)
 	}
-	set(executionIDHeader, record.ExecutionID)
-	set(replayedHeader, "true")
+	set(httpfield.ExecutionID, record.ExecutionID)
+	set(httpfield.Replayed, "true")
 	if response.Failed {
 		return
 	}
 	if types, kept := response.Header["Content-Type"]; kept && len(types) == 0 {
 		header["Content-Type"] = nil // otherwise the server guesses one, which it did not for the first client
 	}
-	if bodyAllowed(response.Status) {
+	if httpfield.BodyAllowed(response.Status) {
 		length := 0
 		for _, part := range body {
 			length += len(part)
@@ -245,7 +209,7 @@ func (x *exchange) notKept(d engine.Replay) problem {
 	if d.Record.State == idempotency.Released { // it waited for a run whose answer releases the key
 		detail += "; this answer has released the key: repeat the request to have it run again"
 	}
-	p := newProblem(reasonNotKept, x.Mode, detail, d.Record.ExecutionID, x.Docs)
+	p := newProblem(reasonNotKept, x.mode, detail, d.Record.ExecutionID, x.Docs)
 	p.attempt = d.Record.Attempt
 	return p
 }
@@ -253,13 +217,22 @@ func (x *exchange) notKept(d engine.Replay) problem {
 // conflict refuses the duplicate of a complete request. It names the first response, so that a
 // client can continue from there.
 func (x *exchange) conflict(d engine.Replay) problem {
-	p := newProblem(reasonConflict, x.Mode,
+	p := newProblem(reasonConflict, x.mode,
 		fmt.Sprintf("the request was executed before, as %s, and answered with %d", d.Record.ExecutionID, d.Record.Status),
 		d.Record.ExecutionID, x.Docs)
 	p.attempt = d.Record.Attempt
 	p.OriginalStatus, p.OriginalLocation = d.Record.Status, d.Record.Location
 	if d.Response != nil { // else it is too large
-		p.OriginalLocation, p.OriginalResponse = firstValue(d.Response.Header, "Location"), d.Response.InlineJSON()
+		p.OriginalLocation, p.OriginalResponse = httpfield.First(d.Response.Header, "Location"), d.Response.InlineJSON()
 	}
 	return p
+}
+
+// failedCall refuses a call that has waited for a run which ended in an error.
+func (x *exchange) failedCall(d engine.Replay, outcome report.Outcome) problem {
+	return problem{
+		Title: "The upstream failed", Status: d.Response.Status, Code: reasonFailed,
+		Detail:      fmt.Sprintf("the run %s of this call ended in an error", d.Record.ExecutionID),
+		ExecutionID: d.Record.ExecutionID, attempt: d.Record.Attempt, outcome: outcome, docs: x.Docs,
+	}
 }

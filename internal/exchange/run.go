@@ -1,53 +1,62 @@
 package exchange
 
 import (
+	"bufio"
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
+	"io"
 	"maps"
+	"net"
 	"net/http"
-	"slices"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 	"go.uber.org/zap"
 
 	"github.com/caddy-dedup/caddy-dedup/internal/engine"
+	"github.com/caddy-dedup/caddy-dedup/internal/httpfield"
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
+	"github.com/caddy-dedup/caddy-dedup/internal/report"
+	"github.com/caddy-dedup/caddy-dedup/internal/reqbody"
+	"github.com/caddy-dedup/caddy-dedup/internal/upstream"
 )
 
 // execution is a run on its way through the handlers behind: its context, its time limit, the trace
 // of its way to an upstream, and its response. It is one object, because every first delivery needs
 // all of it.
+//
+// It is the response writer of the handlers behind.
 type execution struct {
 	*exchange
-	run *engine.Run
+	run    *engine.Run
+	policy *idempotency.Policy
 
 	context  runContext
 	limit    runLimit
-	upstream upstreamTrace
+	upstream upstream.Trace
 	response recorder
+	settled  bool
 }
 
 // execute passes a run's request on, and settles its claim by how the handlers behind ended. The
 // run stays in the request's goroutine, but not in the client's context: it goes on if the client
 // leaves.
-func (x *exchange) execute(run *engine.Run) error {
-	e := &execution{exchange: x, run: run}
+func (x *exchange) execute(run *engine.Run, policy *idempotency.Policy) error {
+	e := &execution{exchange: x, run: run, policy: policy}
 	e.announce()
 	if run.Lapsed() != "" {
-		x.traceEvent(spanTakeover)
+		x.Event(report.Takeover)
 	}
-	forgetUpstream(x.repl())
+	upstream.Forget(x.repl())
 	e.startRun()
 	defer e.limit.stop()
-	e.response.init(x.toClient(), x.MaxResponseBody, x.headers, x.allowance.Budget)
-	e.response.head = e.r.Method == http.MethodHead
-	e.response.limit, e.response.settle, e.response.share = &e.limit, e.settleEarly, e.shareStream
-	if e.call != nil {
-		e.response.tool = newToolAnswer(e.Handler, &e.response.allowance)
+	e.response.init(x.toClient(), &e.limit, x.MaxResponseBody, x.headers, x.Budget)
+	e.response.head, e.response.encrypted = e.r.Method == http.MethodHead, x.Encrypted
+	if x.Call() != nil {
+		e.response.answer = x.keys.Calls.NewAnswer(x.MaxResponseBody, e.response.allowance.Part())
 	}
 	defer e.response.close()
 
@@ -57,150 +66,56 @@ func (x *exchange) execute(run *engine.Run) error {
 			return
 		}
 		reason := recover()
-		_ = e.finish(e.observation(panicError(reason)))
+		_ = e.finish(e.ended(panicError(reason)))
 		e.response.cut()
 		if reason != nil { // else the goroutine exits
 			panic(reason)
 		}
 	}()
-	err := x.next.ServeHTTP(&e.response, e.upstream.request)
+	err := x.next.ServeHTTP(e, e.upstream.Request)
 	returned = true
-	return e.deliver(e.finish(e.observation(err)))
+	e.deliver(e.finish(e.ended(err)))
+	return nil
 }
 
 // panicError returns the error that stands for a panic.
 func panicError(reason any) error {
 	if reason == http.ErrAbortHandler { //nolint:errorlint // as net/http compares it
-		return errAborted
+		return upstream.ErrAborted
 	}
-	return errPanicked
+	return upstream.ErrPanicked
 }
 
-// deliver gives the client of a settled run what it does not have yet: the response or, in place of
-// it, an error.
-func (e *execution) deliver(err error) error {
-	switch {
-	case err == nil:
-		releaseBody(e.r.Body) // the upstream has read it
-		e.response.deliver()
-		return nil
-	case e.response.streaming:
-		e.response.cut()
-		panic(http.ErrAbortHandler) // a cut response must not look whole
+// announce names the run to placeholders, the client and the upstream.
+func (e *execution) announce() {
+	x, o := e.exchange, report.Executed
+	id, attempt := e.run.ExecutionID(), e.run.Attempt()
+	if parent := e.run.ParentID(); parent != "" {
+		o = report.Forced
+		x.w.Header().Set(httpfield.ParentID, parent)
+		x.r.Header.Set(httpfield.ParentID, parent)
+		x.audit("forced: a request that was complete runs again on purpose", id, attempt, zap.String("parent_id", parent))
+	} else {
+		delete(x.r.Header, httpfield.ParentID) // of a forced run in front
 	}
-	e.response.yieldHeader()
-	if errors.Is(err, errNoHandler) {
-		return e.refuseNoHandler(e.run.ExecutionID(), e.run.Attempt())
+	x.Set(o, id, attempt)
+	x.w.Header().Set(httpfield.ExecutionID, id)
+	x.r.Header.Set(httpfield.ExecutionID, id)
+	if attempt > 1 {
+		x.r.Header.Set(httpfield.Attempt, strconv.Itoa(attempt))
+	} else {
+		delete(x.r.Header, httpfield.Attempt) // of a run in front
 	}
-	return e.failed(err)
-}
-
-// settleEarly settles a run before the handlers behind have returned: its connection has switched
-// to another protocol, its body has outgrown what is kept, or has the response to a tool call. From
-// then on the run has no time limit.
-func (e *execution) settleEarly() {
-	e.limit.lift()
-	o := e.observation(nil)
-	o.broken = false // the rest is to come
-	_ = e.finish(o)
-	if o.early {
-		e.response.record.WhenAbandoned(e.limit.stop)
-		context.AfterFunc(e.r.Context(), e.response.own.Leave) // it may be the last reader of the rest
-	}
-}
-
-// shareStream lets duplicates follow the response, but for tool calls: each has an id of its own.
-func (e *execution) shareStream() {
-	if e.call == nil {
-		e.run.Stream(e.live())
-	}
-}
-
-// observation returns what was observed of the run so far. err is what the handlers behind have
-// returned.
-func (e *execution) observation(err error) observation {
-	response, upstream := &e.response, e.upstream.observation()
-	broken := response.broken()
-	return observation{
-		err:      err,
-		status:   response.status,
-		broken:   broken,
-		early:    response.passing,
-		upgraded: response.upgraded,
-		tool:     response.tool.end(err == nil && !broken),
-		upstream: upstream,
-		releases: e.request.Policy.ReleaseOn.Has(upstream.status) && !e.run.WasLast(),
-	}
-}
-
-// finish settles the claim of the run by what was observed of it, unless it is settled already. It
-// returns the error that the client gets in place of the response, nil for the response.
-func (e *execution) finish(o observation) error {
-	end, share, err := o.end()
-	if e.response.settled {
-		return err
-	}
-	e.response.settled = true
-	if errors.Is(err, errNoHandler) {
-		e.outcome = OutcomeNoHandler
-	}
-	e.count()
-	response := &e.response
-	if share == shareResponse {
-		defer response.allowance.Release(int64(response.takeCopyRoom(e.Encrypted)))
-	}
-	end.Response = response.shared(share, err)
-	failure := e.saidFailure(end)
-	end.SaysFailed = end.SaysFailed || failure != nil
-	fields := e.explain(&end, cmp.Or(failure, o.cause(err)), response.retention)
-	end.Reason = cmp.Or(response.notKept(), end.Reason)
-	response.keep(end.Response)                          // until it is stored, which may be after its request
-	_, _ = e.run.Settle(end, response.stored, fields...) // the engine logs the result
-	e.leaveStore()                                       // it isn't needed while the client reads
-	return err
-}
-
-// explain adds to the end of a run the upstream's Dedup-Retention and, for operators, the cause. It
-// returns the fields of the run's log line.
-func (x *exchange) explain(end *idempotency.End, cause error, retention string) []zap.Field {
-	if wished := x.upstreamRetention(retention); end.Retention == nil {
-		end.Retention = wished
-	}
-	fields, reason := x.runLogFields(cause, *end)
-	end.Reason = reason
-	return fields
 }
 
 // startRun makes the request that the handlers behind get. Its context is not cancelled with the
 // client's: it has a time limit of its own, and traces the connections of transports.
 func (e *execution) startRun() {
 	e.context = runContext{client: e.r.Context(), executionID: e.run.ExecutionID()}
-	e.upstream.request = e.r
-	ctx := e.limit.startTimer(e.upstream.attach(&e.context, e.repl()), e.Timeout)
-	e.upstream.cancel = e.limit.cancel
-	e.upstream.request = e.upstreamRequest(e.r.WithContext(ctx))
-}
-
-// announce names the run to placeholders, the client and the upstream.
-func (e *execution) announce() {
-	x, o := e.exchange, OutcomeExecuted
-	id, attempt := e.run.ExecutionID(), e.run.Attempt()
-	if parent := e.run.ParentID(); parent != "" {
-		o = OutcomeForced
-		x.w.Header().Set(parentIDHeader, parent)
-		x.r.Header.Set(parentIDHeader, parent)
-		x.audit("forced: a request that was complete runs again on purpose", id, attempt, zap.String("parent_id", parent))
-	} else {
-		delete(x.r.Header, parentIDHeader) // of a forced run in front
-	}
-	x.report(o, id, attempt)
-	x.w.Header().Set(executionIDHeader, id)
-	x.r.Header.Set(executionIDHeader, id)
-	if attempt > 1 {
-		x.r.Header.Set(attemptHeader, strconv.Itoa(attempt))
-	} else {
-		delete(x.r.Header, attemptHeader) // of a run in front
-	}
+	e.upstream.Request = e.r
+	ctx := e.limit.startTimer(e.upstream.Attach(&e.context, e.repl()), e.Timeout)
+	e.upstream.Cancel = e.limit.cancel
+	e.upstream.Request = e.upstreamRequest(e.r.WithContext(ctx))
 }
 
 // upstreamRequest removes from a request what the handlers behind must not get. Responses are
@@ -209,17 +124,196 @@ func (e *execution) announce() {
 func (e *execution) upstreamRequest(r *http.Request) *http.Request {
 	r.Header = maps.Clone(r.Header)
 	delete(r.Header, "Accept-Encoding")
-	removeUpgrade(r.Header)
+	httpfield.RemoveUpgrade(r.Header)
 	if connection := r.Header["Connection"]; len(connection) > 0 {
-		removeConnectionOptions(r.Header, e.isKeyField)
+		httpfield.RemoveConnectionOptions(r.Header, e.keys.IsKeyField)
 	}
 	return r
 }
 
-// isKeyField reports whether the key or its scope is made of a header field. What Connection names
-// does not reach the upstream (RFC 9110, section 7.6.1), which is to get the key that was claimed.
-func (h *Handler) isKeyField(name string) bool {
-	return slices.ContainsFunc(h.keyFields, func(field string) bool { return strings.EqualFold(field, name) })
+// Header implements [http.ResponseWriter]. The client's own header is not changed.
+func (e *execution) Header() http.Header { return e.response.header }
+
+// Unwrap lets [http.ResponseController] set the read deadline and full duplex.
+func (e *execution) Unwrap() http.ResponseWriter { return e.response.client }
+
+// SetWriteDeadline keeps the handlers behind from changing the client's deadline: they write to the
+// recording.
+func (e *execution) SetWriteDeadline(time.Time) error { return http.ErrNotSupported }
+
+// WriteHeader sends 1xx to the client, and records the final status. A transport may call it for
+// 1xx from a goroutine of its own, while the handler waits for that transport.
+func (e *execution) WriteHeader(status int) {
+	switch c := &e.response; {
+	case c.status != 0:
+	case status == http.StatusSwitchingProtocols:
+		c.status = status
+		e.upgrade()
+		c.sendHeader()
+	case status < 100, status > 999:
+		panic(fmt.Sprintf("the status %d is not between 100 and 999", status)) // as the server would, but before the status is stored
+	case status < 200:
+		c.inform(status)
+	default:
+		c.setStatus(status)
+		if c.isEventStream() {
+			e.stream()
+		}
+	}
+}
+
+// Write records the bytes. It waits for room or, if the body is not kept, for the client. A body
+// behind a status that has none, such as a PHP page may send, is dropped: with an error, a proxy
+// would abort a response that is whole.
+func (e *execution) Write(p []byte) (int, error) {
+	c := &e.response
+	if c.status == 0 {
+		e.WriteHeader(http.StatusOK)
+	}
+	switch {
+	case c.upgraded:
+		return 0, http.ErrBodyNotAllowed
+	case !httpfield.BodyAllowed(c.status):
+		return len(p), nil
+	}
+	rest, outgrown := c.add(p)
+	if outgrown {
+		e.stream()
+		e.settleEarly()
+	}
+	if c.passing {
+		if err := c.record.Pass(rest); err != nil {
+			return 0, err
+		}
+	}
+	return len(p), nil
+}
+
+// ReadFrom keeps [io.Copy] from using that of a writer within.
+func (e *execution) ReadFrom(r io.Reader) (int64, error) { return io.Copy(writerOnly{e}, r) }
+
+type writerOnly struct{ io.Writer }
+
+// FlushError makes the response a stream, because the upstream wants the client to get what there
+// is. A response without a body stays as it is, and is sent when it is stored.
+func (e *execution) FlushError() error {
+	c := &e.response
+	if c.status == 0 {
+		e.WriteHeader(http.StatusOK)
+	}
+	if c.declared != 0 && httpfield.BodyAllowed(c.status) && c.answer == nil { // that of a call is a stream by its type only
+		e.stream()
+	}
+	return nil
+}
+
+// Flush implements [http.Flusher].
+func (e *execution) Flush() { _ = e.FlushError() }
+
+// Hijack hands the connection over, and settles the run: what follows on the connection is no
+// response. If that fails, the run goes on and may still answer.
+func (e *execution) Hijack() (net.Conn, *bufio.ReadWriter, error) {
+	conn, buffer, err := http.NewResponseController(e.response.client).Hijack()
+	if err == nil {
+		e.upgrade()
+	}
+	return conn, buffer, err
+}
+
+var (
+	_ http.ResponseWriter = (*execution)(nil)
+	_ http.Flusher        = (*execution)(nil)
+	_ http.Hijacker       = (*execution)(nil)
+	_ io.ReaderFrom       = (*execution)(nil)
+)
+
+// upgrade settles the run of a connection that has switched to another protocol.
+func (e *execution) upgrade() {
+	if !e.response.upgraded {
+		e.response.upgraded = true
+		e.settleEarly()
+	}
+}
+
+// stream makes the response a stream, which duplicates follow, but those of calls: each has an id of its own.
+func (e *execution) stream() {
+	if e.response.stream() && e.Call() == nil {
+		e.run.Stream(e.live())
+	}
+}
+
+// settleEarly settles a run before the handlers behind have returned: its connection has switched
+// to another protocol, its body has outgrown what is kept, or has the response to a call. From
+// then on the run has no time limit.
+func (e *execution) settleEarly() {
+	e.limit.lift()
+	o := e.ended(nil)
+	o.Broken = false // the rest is to come
+	_ = e.finish(o)
+	if o.Early {
+		e.response.record.WhenAbandoned(e.limit.stop)
+		context.AfterFunc(e.r.Context(), e.response.own.Leave) // it may be the last reader of the rest
+	}
+}
+
+// ended returns what was observed of the run so far. err is what the handlers behind have returned.
+func (e *execution) ended(err error) upstream.Ended {
+	c, way := &e.response, e.upstream.Way()
+	broken := c.broken()
+	return upstream.Ended{
+		Err:       err,
+		Status:    c.status,
+		Broken:    broken,
+		Early:     c.passing,
+		Upgraded:  c.upgraded,
+		Verdict:   c.verdict(err == nil && !broken),
+		Way:       way,
+		Releases:  e.policy.ReleaseOn.Has(way.Status) && !e.run.WasLast(),
+		Retention: c.retention,
+	}
+}
+
+// finish settles the claim of the run by what was observed of it, unless it is settled already. It
+// returns the error that the client gets in place of the response, nil for the response.
+func (e *execution) finish(o upstream.Ended) error {
+	if e.settled {
+		_, _, err := o.End()
+		return err
+	}
+	e.settled = true
+	c := &e.response
+	concluded := e.Rules.Conclude(o, e.policy, c, e.repl(), &e.Report)
+	if errors.Is(concluded.Err, upstream.ErrNoHandler) {
+		e.Becomes(report.NoHandler)
+	}
+	e.Count()
+	end := concluded.End
+	end.Reason = cmp.Or(c.notKept(), end.Reason)
+	c.keep(end.Response)                                    // until it is stored, which may be after its request
+	_, _ = e.run.Settle(end, c.stored, concluded.Fields...) // the engine logs the result
+	c.releaseCopyRoom()
+	e.leaveStore() // it isn't needed while the client reads
+	return concluded.Err
+}
+
+// deliver gives the client of a settled run what it does not have yet: the response or, in place of
+// it, an error.
+func (e *execution) deliver(err error) {
+	switch {
+	case err == nil:
+		reqbody.Release(e.r.Body) // the upstream has read it
+		e.response.deliver()
+		return
+	case e.response.streaming:
+		e.response.cut()
+		panic(http.ErrAbortHandler) // a cut response must not look whole
+	}
+	e.response.yieldHeader()
+	if errors.Is(err, upstream.ErrNoHandler) {
+		e.refuseNoHandler(e.run.ExecutionID(), e.run.Attempt())
+		return
+	}
+	e.fail(err)
 }
 
 // runContext is the parent of a run's context. Like that of [context.WithoutCancel], it has the

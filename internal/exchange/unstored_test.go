@@ -4,27 +4,29 @@ import (
 	"bytes"
 	"testing"
 
+	"github.com/caddy-dedup/caddy-dedup/internal/budget"
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
+	"github.com/caddy-dedup/caddy-dedup/internal/recording"
 )
 
 // A duplicate of a run whose response is not stored yet is answered although there is no room: the body is
 // held and counted already.
 func TestUnstoredBodyIsSharedByDuplicates(t *testing.T) {
 	const size = 900 << 10
-	b := NewBudget(1 << 20)
-	run := &recorder{allowance: Allowance{Budget: b}}
+	b := budget.New(1 << 20)
+	run := &recorder{allowance: budget.Allowance{Budget: b}}
 	run.record.Init(&run.allowance)
-	run.own.attach(&run.record)
+	run.record.AttachOwn(&run.own)
 	if !run.allowance.TryTake(size) {
 		t.Fatal("there is no room for the run")
 	}
 	run.record.Add(bytes.Repeat([]byte("x"), size))
 	body := run.record.Bytes()
 	run.keep(&idempotency.Response{Body: body})
-	run.record.Close(stateWhole)
+	run.record.Close(recording.Whole)
 	run.own.Leave() // its client has the response
 
-	other := &Allowance{Budget: b}
+	other := &budget.Allowance{Budget: b}
 	wantUsed := func(want int64, when string) {
 		t.Helper()
 		if got := b.Used(); got != want {

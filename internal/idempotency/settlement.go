@@ -50,6 +50,10 @@ type End struct {
 	HasPrevious bool
 }
 
+// MaxRetention is the longest retention, and the longest duration in a configuration. Sums with it
+// do not overflow.
+const MaxRetention = 36500 * 24 * time.Hour
+
 // Policy is the configuration for the settlement of a run.
 type Policy struct {
 	Terms

@@ -1,0 +1,259 @@
+package identify
+
+import (
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+
+	"go.uber.org/zap"
+
+	"github.com/caddy-dedup/caddy-dedup/internal/delivery"
+	"github.com/caddy-dedup/caddy-dedup/internal/report"
+)
+
+// CredentialFields are the request header fields with a secret that commonly identifies a caller.
+// Cookies are not among them: they change while the caller stays the same.
+var CredentialFields = []string{
+	"Authorization", "X-Api-Key", "Api-Key", "Apikey", "X-Auth-Token", "X-Access-Token", "Private-Token",
+	"X-Goog-Api-Key", "Ocp-Apim-Subscription-Key", "X-Vault-Token", "X-Shopify-Access-Token", "X-Functions-Key",
+}
+
+// UserFields are the fields in which a proxy in front, or the caller itself, names the caller.
+var UserFields = []string{
+	"Remote-User", "X-Forwarded-User", "X-Auth-Request-User", "X-Amzn-Oidc-Identity", "Cf-Access-Authenticated-User-Email",
+	"X-Auth-Request-Email", "X-Authentik-Username", "X-Authentik-Uid", "X-Consumer-Id", "X-Goog-Authenticated-User-Id",
+	"X-Ms-Client-Principal-Id", "Tailscale-User-Login", "X-Webauth-User", "X-Rapidapi-User",
+}
+
+// AccountFields name the account for which a caller acts, and not the caller.
+var AccountFields = []string{"Stripe-Account", "X-Tenant-Id"}
+
+// CallerPlaceholders identify a caller that Caddy has authenticated.
+var CallerPlaceholders = []string{"http.auth.user.id", "http.request.tls.client.fingerprint"}
+
+// SharedScope is the first text of a scope in which all requests share their keys.
+const SharedScope = "shared"
+
+// appendTexts appends the texts of a configured scope, with their placeholders replaced. A text with several
+// placeholders is followed by their values, so that "a" and "bc" differ from "ab" and "c".
+func (x *Request) appendTexts(scope []string, texts []string) ([]string, error) {
+	for _, text := range texts {
+		replaced, values, err := x.replace(text)
+		if err != nil {
+			return nil, fmt.Errorf("scope %s: %w", text, err)
+		}
+		scope = append(scope, replaced)
+		if len(values) > 1 {
+			scope = append(scope, values...)
+		}
+	}
+	if x.Mode != delivery.ModeWebhook && !x.namesCaller() {
+		x.anonymousWarning.Do(x.warnScope)
+	}
+	return scope, nil
+}
+
+// appendScope appends the default scope, which separates the key from those of other routes and
+// callers. The first part names the mode. Each value follows its label.
+func (x *Request) appendScope(scope []string, r *http.Request, path string) ([]string, error) {
+	scope = append(scope, string(x.Mode), "host", hostOf(r), "path", path)
+	if x.Mode == delivery.ModeWebhook {
+		return scope, nil
+	}
+	return x.appendCallerAndAccount(append(scope, "method", strings.ToUpper(r.Method)), r)
+}
+
+// appendSignedScope is appendScope for a verified request. Host, port and method are no part of it:
+// the sender has not signed them, and a captured request could run again under others.
+func (x *Request) appendSignedScope(scope []string, r *http.Request) ([]string, error) {
+	scope = append(scope, string(x.Mode), "path", report.MatcherPath(r))
+	if x.Mode == delivery.ModeWebhook {
+		return scope, nil
+	}
+	if signed := x.sender.SignedCaller; len(signed) > 0 {
+		scope = x.appendAuthenticated(scope, r)
+		return appendFields(scope, r.Header, signed), nil
+	}
+	return x.appendCallerAndAccount(scope, r)
+}
+
+func (x *Request) appendCallerAndAccount(scope []string, r *http.Request) ([]string, error) {
+	withoutCaller := len(scope)
+	scope, err := x.appendCaller(scope, r, x.Caller)
+	if len(scope) == withoutCaller {
+		x.anonymousWarning.Do(func() { x.warnAnonymous(r.Header) })
+	} else if field := x.unlistedIdentity(r.Header); field != "" {
+		x.unlistedWarning.Do(func() { x.warnUnlisted(field) })
+	}
+	return appendFields(scope, r.Header, AccountFields), err
+}
+
+// appendCaller appends all by which the caller is known: by default, and by the configuration's texts.
+func (x *Request) appendCaller(scope []string, r *http.Request, texts []string) ([]string, error) {
+	scope = x.appendAuthenticated(scope, r)
+	scope = appendFields(scope, r.Header, CredentialFields)
+	scope = appendFields(scope, r.Header, UserFields)
+	for _, text := range texts {
+		value, _, err := x.replace(text)
+		if err != nil {
+			return nil, fmt.Errorf("caller %s: %w", text, err)
+		}
+		if value != "" {
+			scope = append(scope, text, value)
+		}
+	}
+	return scope, nil
+}
+
+// appendAuthenticated appends the caller that Caddy has authenticated.
+func (x *Request) appendAuthenticated(scope []string, r *http.Request) []string {
+	for _, name := range CallerPlaceholders {
+		if r.TLS == nil && strings.HasPrefix(name, "http.request.tls.") {
+			continue // there is none, and the lookup is expensive
+		}
+		if value, ok := x.repl().GetString(name); ok && value != "" {
+			scope = append(scope, name, value)
+		}
+	}
+	return scope
+}
+
+// appendFields appends the names and values of the fields that are not empty.
+func appendFields(scope []string, header http.Header, names []string) []string {
+	for _, name := range names {
+		for _, value := range header[name] {
+			if value != "" {
+				scope = append(scope, name, value)
+			}
+		}
+	}
+	return scope
+}
+
+// namingCaller are the prefixes of placeholders that can name a caller.
+var namingCaller = []string{
+	"http.request.header.", "http.request.cookie.", "http.request.tls.client.", "http.auth.", "http.vars.", report.PlaceholderPrefix + report.MembersPrefix,
+}
+
+// namesCaller reports whether a placeholder of the configured scope that can name a caller has a value.
+func (x *Request) namesCaller() bool {
+	return slices.ContainsFunc(x.scopeCallers, func(name string) bool {
+		value, _ := x.repl().GetString(name)
+		return value != ""
+	})
+}
+
+// callersIn returns the placeholders of texts that can name a caller.
+func callersIn(texts []string) (names []string) {
+	for _, text := range texts {
+		in, _ := PlaceholdersIn(text)
+		for _, name := range in {
+			if slices.ContainsFunc(namingCaller, func(start string) bool { return strings.HasPrefix(name, start) }) {
+				names = append(names, name)
+			}
+		}
+	}
+	return names
+}
+
+// unlistedIdentity returns a header field that looks as if it names the caller, and that is not part
+// of the key; "" for none.
+func (i *Identifier) unlistedIdentity(header http.Header) (first string) {
+	for name, values := range header {
+		if len(name) > 2 && name[0] == 'X' && name[1] == '-' && looksLikeIdentity(name) && !slices.Contains(i.keyFields, name) &&
+			slices.ContainsFunc(values, func(value string) bool { return value != "" }) && (first == "" || name < first) {
+			first = name
+		}
+	}
+	return first
+}
+
+// looksLikeIdentity reports whether a canonical field name has a word that stands for a caller.
+func looksLikeIdentity(name string) bool {
+	for word := range strings.SplitSeq(strings.ReplaceAll(name, "User-Agent", ""), "-") {
+		switch word {
+		case "User", "Email", "Principal", "Consumer", "Account":
+			return true
+		}
+	}
+	return false
+}
+
+// fieldsOf returns the canonical names of the header fields of which the key, the scope and force are
+// made.
+func (c *Config) fieldsOf() []string {
+	names := slices.Concat(CredentialFields, UserFields, AccountFields)
+	add := func(name string) { names = append(names, http.CanonicalHeaderKey(name)) }
+	for _, source := range c.Sources {
+		for _, part := range append(source.Parts, source) {
+			if part.Header != "" {
+				add(part.Header)
+			}
+		}
+		names = append(names, source.ScopeHeaders...)
+	}
+	if c.Force != "" {
+		add(c.Force)
+	}
+	for _, text := range slices.Concat(c.keyTexts(), c.Scope, c.Caller) {
+		in, _ := PlaceholdersIn(text)
+		for _, name := range in {
+			if field, ok := strings.CutPrefix(name, "http.request.header."); ok {
+				add(field)
+			} else if strings.HasPrefix(name, "http.request.cookie.") {
+				add("Cookie")
+			}
+		}
+	}
+	return names
+}
+
+// warnAnonymous logs that nothing in a request identifies its caller.
+func (x *Request) warnAnonymous(header http.Header) {
+	caller := "{http.request.header.<field>}"
+	if len(header["Cookie"]) > 0 {
+		caller = "{http.request.cookie.<name>}"
+	}
+	x.Logger.Warn("a request with a key has no field by which dedup knows its caller, and cookies are not part of the key: callers who send equal keys share them; write what tells callers apart, or scope shared if all may share",
+		zap.String("caller", "caller "+caller))
+}
+
+// warnScope logs that nothing in the configured scope names a caller.
+func (x *Request) warnScope() {
+	x.Logger.Warn("nothing in the scope of this handler names the caller of a request: callers who send equal keys share them; add a header field, a cookie or the user to scope, or write scope shared if all may share",
+		zap.Strings("scope", x.Scope))
+}
+
+// warnUnlisted logs a field that looks as if it names the caller.
+func (x *Request) warnUnlisted(field string) {
+	x.Logger.Warn("a request has a field that may name its caller and is not part of the key: if it does, callers with equal credentials and keys share them",
+		zap.String("field", field), zap.String("caller", "caller {http.request.header."+field+"}"))
+}
+
+// callerAndSession returns what is known of the request's caller, without members of the body, and the
+// values of these fields.
+func (x *Request) callerAndSession(fields ...string) []string {
+	path, _ := report.OriginalPath(x.r)
+	ofRequest := slices.DeleteFunc(slices.Clone(x.Caller), func(text string) bool { return len(MembersIn(text)) > 0 })
+	parts, _ := x.appendCaller([]string{hostOf(x.r), path}, x.r, ofRequest)
+	return appendFields(parts, x.r.Header, append(AccountFields[:len(AccountFields):len(AccountFields)], fields...))
+}
+
+// Placeholders returns the names of the placeholders that keys, scopes and retentions are made from,
+// without those of members of the body, which are read with the key.
+func (c *Config) Placeholders() (names []string) {
+	texts := slices.Concat(c.keyTexts(), c.Scope, c.Caller)
+	if c.RetentionFrom != nil {
+		texts = append(texts, c.RetentionFrom.Source.Text)
+	}
+	for _, text := range texts {
+		in, _ := PlaceholdersIn(text)
+		names = append(names, in...)
+	}
+	names = slices.DeleteFunc(names, func(name string) bool {
+		_, is := MemberPointer(name)
+		return is
+	})
+	return append(names, CallerPlaceholders...)
+}

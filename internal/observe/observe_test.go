@@ -1,0 +1,480 @@
+package observe
+
+import (
+	"context"
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/iotest"
+	"testing/synctest"
+	"time"
+
+	"github.com/caddyserver/caddy/v2"
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+	"go.uber.org/zap"
+	"go.uber.org/zap/zaptest/observer"
+
+	"github.com/caddy-dedup/caddy-dedup/internal/budget"
+	"github.com/caddy-dedup/caddy-dedup/internal/delivery"
+	"github.com/caddy-dedup/caddy-dedup/internal/engine"
+	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
+	"github.com/caddy-dedup/caddy-dedup/internal/identify"
+	"github.com/caddy-dedup/caddy-dedup/internal/report"
+	"github.com/caddy-dedup/caddy-dedup/internal/signature"
+	"github.com/caddy-dedup/caddy-dedup/internal/store/memory"
+	"github.com/caddy-dedup/caddy-dedup/internal/storepool"
+	"github.com/caddy-dedup/caddy-dedup/internal/upstream"
+)
+
+// observing is a handler that observes an API, and what it says. It is also the configuration of
+// its store.
+type observing struct {
+	*Handler
+	t    *testing.T
+	logs *observer.ObservedLogs
+	key  string // of its requests
+
+	// Called when the store is asked for a claim, or a settlement. They may hang, or panic.
+	claim, settle func()
+
+	others int64 // bytes that others hold
+
+	mu     sync.Mutex
+	counts []string
+}
+
+// samplersStart is when a bubble of synctest, whose clock starts in 2000, has passed the start of the process, from
+// which on lines are logged.
+const samplersStart = 100 * 365 * 24 * time.Hour
+
+func newObserving(t *testing.T, change func(*Config)) *observing {
+	t.Helper()
+	time.Sleep(samplersStart)
+	core, logs := observer.New(zap.WarnLevel)
+	o, logger := &observing{t: t, logs: logs, key: "k", claim: func() {}, settle: func() {}}, zap.New(core)
+	c := Config{
+		Identify: identify.Config{
+			Mode: delivery.ModeAPI, Methods: []string{"POST"}, MaxKeyLength: 255, Namespace: "test",
+			Sources:        []delivery.Source{{Kind: delivery.KindHeader, Header: delivery.IdempotencyKeyHeader}},
+			Policies:       map[string]idempotency.Policy{"": {Terms: idempotency.Terms{Lease: time.Hour, Retention: time.Hour}}},
+			MaxRequestBody: 100,
+		},
+		Report:  &report.Reporter{Observer: o, Logger: logger, Label: "api"},
+		Timeout: time.Hour, Wait: time.Minute, MaxResponseBody: 100,
+		Budget: budget.New(1 << 20),
+		Store:  &storepool.Handle{Pool: storepool.New(nil, nil, nil), Config: o, Key: "test", Logger: logger},
+	}
+	if change != nil {
+		change(&c)
+	}
+	o.Handler, o.others = New(c), c.Budget.Used()
+	store, err := c.Store.Start()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		c.Store.Stop()
+		<-store.Closed()
+	})
+	return o
+}
+
+func (o *observing) Request(_ string, outcome report.Outcome, observed bool) {
+	if !observed {
+		o.t.Errorf("%s counts as if it were not observed", outcome)
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.counts = append(o.counts, string(outcome))
+}
+
+func (o *observing) Differing(string, bool) {}
+
+func (o *observing) Overloaded(limit engine.Limit) {
+	o.t.Errorf("%s counts as if it had refused a request", limit)
+}
+
+func (*observing) PoolKey() string                 { return "test" }
+func (*observing) Tuning() any                     { return nil }
+func (*observing) Tune(idempotency.Store)          {}
+func (*observing) Describe() string                { return "store of the test" }
+func (*observing) OperationTimeout() time.Duration { return time.Minute }
+func (*observing) Shared() bool                    { return true }
+func (o *observing) Open(*zap.Logger) (idempotency.Store, error) {
+	return &hangingStore{memory.New(1 << 20), o}, nil
+}
+
+// hangingStore is a store outside of the process, to its engine.
+type hangingStore struct {
+	idempotency.Store
+	of *observing
+}
+
+func (s *hangingStore) Claim(ctx context.Context, c idempotency.Claim) (idempotency.Claimed, error) {
+	s.of.claim()
+	return s.Store.Claim(ctx, c)
+}
+
+func (s *hangingStore) Settle(ctx context.Context, key idempotency.Key, claimed *idempotency.Record, settlement idempotency.Settlement) error {
+	s.of.settle()
+	return s.Store.Settle(ctx, key, claimed, settlement)
+}
+
+// post sends a request through the handler. It returns the request when the handlers behind have
+// ended, and the handler has returned.
+func (o *observing) post(body io.Reader, behind http.HandlerFunc) (*http.Request, *caddy.Replacer) {
+	o.t.Helper()
+	repl := caddy.NewReplacer()
+	repl.Set("http.test", "before")
+	r := httptest.NewRequestWithContext(context.WithValue(o.t.Context(), caddy.ReplacerCtxKey, repl), http.MethodPost, "/", body)
+	r.Header.Set("Idempotency-Key", o.key)
+	if _, empty := body.(emptyBody); empty {
+		r.ContentLength = 0
+	}
+	next := caddyhttp.HandlerFunc(func(w http.ResponseWriter, r *http.Request) error {
+		behind(w, r)
+		return nil
+	})
+	if err := o.ServeHTTP(httptest.NewRecorder(), r, next); err != nil {
+		o.t.Error(err)
+	}
+	return r, repl
+}
+
+// want compares what is counted when nothing goes on any more.
+func (o *observing) want(counts ...string) {
+	o.t.Helper()
+	synctest.Wait()
+	if !slices.Equal(o.counts, counts) {
+		o.t.Errorf("%q are counted, want %q", o.counts, counts)
+	}
+	if left := o.Budget.Used() - o.others; left != 0 {
+		o.t.Errorf("%d bytes are still held", left)
+	}
+	lines := o.logs.FilterMessageSnippet("unobserved").Len()
+	if unobserved := lines > 0; unobserved != (len(counts) == 0) {
+		o.t.Errorf("%d lines say that a request is unobserved", lines)
+	}
+}
+
+func readAll(w http.ResponseWriter, r *http.Request) {
+	_, _ = io.Copy(io.Discard, r.Body)
+	w.WriteHeader(http.StatusCreated)
+}
+
+func readNothing(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusCreated) }
+
+// A request has an outcome when the handlers behind have read what its key and its fingerprint are
+// made of.
+func TestObserveByWhatIsRead(t *testing.T) {
+	readSome := func(n int) http.HandlerFunc {
+		return func(w http.ResponseWriter, r *http.Request) {
+			_, _ = io.ReadFull(r.Body, make([]byte, n))
+			w.WriteHeader(http.StatusCreated)
+		}
+	}
+	text := func(n int) io.Reader { return strings.NewReader(strings.Repeat("x", n)) }
+	chunked := func(n int) io.Reader { return io.NopCloser(text(n)) }
+	for name, c := range map[string]struct {
+		change func(*Config)
+		body   io.Reader
+		behind http.HandlerFunc
+		want   []string
+	}{
+		"to its end":                {body: chunked(10), behind: readAll, want: []string{"executed"}},
+		"its declared length":       {body: text(10), behind: readSome(10), want: []string{"executed"}},
+		"not to its end":            {body: chunked(10), behind: readSome(10)},
+		"not at all":                {body: text(10), behind: readNothing},
+		"none":                      {body: http.NoBody, behind: readNothing, want: []string{"executed"}},
+		"of a body that has none":   {body: emptyBody{}, behind: readNothing, want: []string{"executed"}},
+		"a body declared too large": {body: text(101), behind: readNothing, want: []string{"too_large"}},
+		"one that is":               {body: chunked(101), behind: readAll, want: []string{"too_large"}},
+		"enough of it":              {body: chunked(1000), behind: readSome(101), want: []string{"too_large"}},
+		"one that cannot be read":   {body: iotest.ErrReader(io.ErrUnexpectedEOF), behind: readAll, want: []string{"invalid"}},
+		"what is not needed": {
+			change: func(c *Config) { c.Identify.Fingerprint = idempotency.FingerprintNone },
+			body:   text(10), behind: readNothing, want: []string{"executed"},
+		},
+		"what there is no room for": {
+			change: func(c *Config) {
+				c.Budget, c.Identify.MaxRequestBody = budget.New(64<<10), 1<<20
+				(&budget.Allowance{Budget: c.Budget}).Count(64 << 10)
+			},
+			body: chunked(10_000), behind: readAll,
+		},
+		"what there is never room for": {
+			change: func(c *Config) { c.Budget, c.Identify.MaxRequestBody = budget.New(8<<10), 1<<20 },
+			body:   chunked(10_000), behind: readAll, want: []string{"too_large"},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				o := newObserving(t, c.change)
+				_, repl := o.post(c.body, c.behind)
+				outcome, _ := repl.GetString("http.dedup.outcome")
+				o.want(c.want...)
+				if strings.Join(c.want, "") != outcome {
+					t.Errorf("the outcome is shown as %q", outcome)
+				}
+			})
+		})
+	}
+}
+
+// emptyBody is the body of a request without one behind a handler that measures bodies.
+type emptyBody struct{ io.Reader }
+
+// The handlers behind get the request itself, and it is as before when they have ended.
+func TestObservedRequestIsTheSame(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := newObserving(t, nil)
+		body := io.NopCloser(strings.NewReader("body"))
+		repl := caddy.NewReplacer()
+		ctx, cancel := context.WithCancel(context.WithValue(t.Context(), caddy.ReplacerCtxKey, repl))
+		r := httptest.NewRequestWithContext(ctx, http.MethodPost, "/", body)
+		r.Body = body
+		r.Header.Set("Idempotency-Key", "k")
+		repl.Set(upstream.Status, 204)
+		failed := errors.New("failed")
+		err := o.ServeHTTP(httptest.NewRecorder(), r, caddyhttp.HandlerFunc(func(_ http.ResponseWriter, got *http.Request) error {
+			if got != r || got.Context().Value(caddy.ReplacerCtxKey) != repl {
+				t.Error("they get another request")
+			}
+			if status, _ := repl.Get(upstream.Status); status != 204 {
+				t.Errorf("the status of a proxy in front is %v", status)
+			}
+			cancel()
+			if got.Context().Err() == nil {
+				t.Error("their request is not cancelled")
+			}
+			return failed
+		}))
+		if err != failed { //nolint:errorlint // it is that error
+			t.Errorf("the error is %v", err)
+		}
+		if r.Context() != ctx || r.Body != body {
+			t.Error("the request is another one afterwards")
+		}
+	})
+}
+
+// The key is that of the request as it came, whatever the handlers behind make of it.
+func TestObserveTheRequestAsItCame(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := newObserving(t, func(c *Config) { c.Identify.Scope = []string{"{http.test}", "{http.dedup.json./id}"} })
+		for i := range 2 {
+			o.post(strings.NewReader(`{"id": 1}`), func(w http.ResponseWriter, r *http.Request) {
+				if i == 1 {
+					r.Host, r.URL.Path = "other.test", "/other"
+					r.Header.Set("Idempotency-Key", "other")
+					r.Context().Value(caddy.ReplacerCtxKey).(*caddy.Replacer).Set("http.test", "other")
+				}
+				readAll(w, r)
+			})
+			synctest.Wait()
+		}
+		o.want("executed", "replayed")
+	})
+}
+
+// A store that hangs delays no request, and neither does the next.
+func TestObserveWaitsForNoStore(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := newObserving(t, nil)
+		goOn := make(chan struct{})
+		o.claim = func() { <-goOn }
+		_, first := o.post(strings.NewReader("body"), readAll)
+		o.key = "other"
+		began := time.Now()
+		o.post(strings.NewReader("body"), readAll)
+		if waited := time.Since(began); waited != 0 {
+			t.Errorf("the second request waits for %v", waited)
+		}
+		close(goOn)
+		o.want("executed", "executed")
+		if outcome, _ := first.GetString("http.dedup.outcome"); outcome != "" {
+			t.Errorf("after its end a request has the outcome %s", outcome)
+		}
+		_, third := o.post(strings.NewReader("body"), readAll)
+		if outcome, _ := third.GetString("http.dedup.outcome"); outcome != "replayed" {
+			t.Errorf("the outcome with a store that is well again is %q", outcome)
+		}
+	})
+}
+
+// A request that follows the answer of another would have come after its end was stored.
+func TestObserveFollowsTheAnswer(t *testing.T) {
+	for status, want := range map[int]string{http.StatusCreated: "replayed", http.StatusServiceUnavailable: "executed"} {
+		synctest.Test(t, func(t *testing.T) {
+			o := newObserving(t, func(c *Config) {
+				policy := c.Identify.Policies[""]
+				policy.ReleaseOn, _ = idempotency.ParseStatuses("5xx")
+				c.Identify.Policies[""] = policy
+			})
+			answer := func(w http.ResponseWriter, r *http.Request) {
+				_, _ = io.Copy(io.Discard, r.Body)
+				w.WriteHeader(status)
+			}
+			goOn := make(chan struct{})
+			o.settle = func() { <-goOn }
+			o.post(strings.NewReader("body"), answer)
+			o.post(strings.NewReader("body"), answer)
+			close(goOn)
+			o.want("executed", want)
+		})
+	}
+}
+
+// A store that panics ends no process.
+func TestObserveOutlivesAPanic(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := newObserving(t, nil)
+		o.claim = func() { panic("damaged") }
+		o.post(strings.NewReader("body"), readAll)
+		o.want()
+	})
+}
+
+// Of two dedups, the one behind says what became of a request.
+func TestObserveInFrontOfAnotherDedup(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := newObserving(t, nil)
+		_, repl := o.post(strings.NewReader("body"), func(w http.ResponseWriter, r *http.Request) {
+			var behind report.Report
+			behind.Init(&report.Reporter{Observer: noCounts{}}, r, report.InfoOf(r))
+			behind.Name(idempotency.Key{1}, delivery.Found{})
+			behind.Set(report.Replayed, "of the dedup behind", 1)
+			readAll(w, r)
+		})
+		o.want("executed")
+		for name, want := range map[string]string{"key": idempotency.Key{1}.String(), "outcome": "replayed", "execution_id": "of the dedup behind"} {
+			if got, _ := repl.GetString("http.dedup." + name); got != want {
+				t.Errorf("the %s is %q, want %q", name, got, want)
+			}
+		}
+	})
+}
+
+type noCounts struct{}
+
+func (noCounts) Request(string, report.Outcome, bool) {}
+func (noCounts) Differing(string, bool)               {}
+func (noCounts) Overloaded(engine.Limit)              {}
+
+// Under observe, a request that verify would refuse passes, claims nothing and is counted and logged,
+// with any method.
+func TestObserveVerifies(t *testing.T) {
+	verifier, err := signature.New(signature.Config{Scheme: &signature.Scheme{Header: "X-Signature"}, Secrets: []string{"secret"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	mac := hmac.New(sha256.New, []byte("secret"))
+	_, _ = io.WriteString(mac, "body")
+	signed := hex.EncodeToString(mac.Sum(nil))
+	for name, c := range map[string]struct {
+		method, body, signature string
+		want                    []string
+	}{
+		"signed":             {"POST", "body", signed, []string{"executed"}},
+		"unsigned":           {"POST", "body", "", []string{"signature_invalid"}},
+		"another body":       {"POST", "b0dy", signed, []string{"signature_invalid"}},
+		"PUT":                {"PUT", "body", "", []string{"signature_invalid"}},
+		"a signed PUT":       {"PUT", "body", signed, []string{"executed"}},
+		"too large":          {"POST", strings.Repeat("x", 101), signed, []string{"too_large"}},
+		"too large a PUT":    {"PUT", strings.Repeat("x", 101), signed, []string{"too_large"}},
+		"unsigned and large": {"POST", strings.Repeat("x", 101), "", []string{"signature_invalid"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				o := newObserving(t, func(c *Config) {
+					c.Identify.Verify = &identify.Verification{
+						Verifiers: signature.Verifiers{verifier}, Senders: map[string]*identify.Sender{"": {Sources: c.Identify.Sources}},
+					}
+				})
+				claimed, passed := false, ""
+				o.claim = func() { claimed = true }
+				r := httptest.NewRequestWithContext(context.WithValue(t.Context(), caddy.ReplacerCtxKey, caddy.NewReplacer()), c.method, "/", strings.NewReader(c.body))
+				r.Header.Set("Idempotency-Key", "k")
+				if c.signature != "" {
+					r.Header.Set("X-Signature", c.signature)
+				}
+				err := o.ServeHTTP(httptest.NewRecorder(), r, caddyhttp.HandlerFunc(func(w http.ResponseWriter, r *http.Request) error {
+					body, err := io.ReadAll(r.Body)
+					passed = string(body)
+					w.WriteHeader(http.StatusCreated)
+					return err
+				}))
+				if err != nil || passed != c.body {
+					t.Errorf("the handlers behind got %q, %v", passed, err)
+				}
+				synctest.Wait()
+				if strings.Join(o.counts, ",") != strings.Join(c.want, ",") {
+					t.Errorf("%q are counted, want %q", o.counts, c.want)
+				}
+				if claimed != (strings.Join(c.want, "") == "executed") {
+					t.Errorf("a claim was made: %t", claimed)
+				}
+				lines := o.logs.FilterMessageSnippet("that verify would refuse").Len()
+				if refused := strings.Join(c.want, "") == "signature_invalid"; refused != (lines == 1) {
+					t.Errorf("%d lines say that it would be refused", lines)
+				}
+			})
+		})
+	}
+}
+
+// Under observe a response is read as it goes to its client, and by no more than that.
+func TestObserveReadsResponses(t *testing.T) {
+	large := strings.Repeat(" ", budget.SmallBody)
+	for name, c := range map[string]struct {
+		parts []string
+		full  bool // there is no room
+		want  []string
+	}{
+		"failed":     {[]string{`{"errors"`, `: 1}`}, false, []string{"executed", "executed"}},
+		"succeeded":  {[]string{`{"errors"`, `: 0}`}, false, []string{"executed", "replayed"}},
+		"large":      {[]string{large, large, `{"errors"`, `: 1}`}, false, []string{"executed", "executed"}},
+		"too large":  {[]string{strings.Repeat(" ", upstream.MaxReleaseBody), `{"errors": 1}`}, false, []string{"executed", "replayed"}},
+		"no room":    {[]string{large, large, `{"errors": 1}`}, true, []string{"executed", "replayed"}},
+		"no content": {nil, false, []string{"executed", "replayed"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				o := newObserving(t, func(c *Config) {
+					c.Rules.ReleaseIf, c.MaxResponseBody, c.Budget = []upstream.ReleaseIf{{Pointer: "/errors"}}, 8<<20, budget.New(8<<20)
+				})
+				for range c.want {
+					o.post(strings.NewReader("body"), func(w http.ResponseWriter, r *http.Request) {
+						readAll(w, r)
+						others := budget.Allowance{Budget: o.Budget}
+						if c.full {
+							others.Count(8 << 20)
+						}
+						for i, part := range c.parts {
+							if i%2 == 0 {
+								_, _ = io.WriteString(w, part)
+							} else {
+								_, _ = io.Copy(w, io.LimitReader(strings.NewReader(part), 1<<20)) // by ReadFrom
+							}
+						}
+						synctest.Wait()
+						others.ReleaseAll()
+					})
+					synctest.Wait()
+				}
+				o.want(c.want...)
+				if lines := o.logs.FilterMessageSnippet("release_if").Len(); lines > 0 != c.full {
+					t.Errorf("%d lines say that a response was not read", lines)
+				}
+			})
+		})
+	}
+}

@@ -1,0 +1,187 @@
+package recording
+
+import (
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"runtime"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// stuckClient takes nothing until its connection is closed.
+type stuckClient struct {
+	*httptest.ResponseRecorder
+	conn net.Conn
+}
+
+func (s stuckClient) Write([]byte) (int, error) { return 0, s.wait() }
+func (s stuckClient) FlushError() error         { return s.wait() }
+func (s stuckClient) WriteHeader(int)           { _ = s.wait() }
+
+func (s stuckClient) wait() error {
+	_, err := s.conn.Read(make([]byte, 1))
+	return err
+}
+
+// A connection that carries several requests is closed when it takes nothing at all.
+func TestSharedConnectionThatIsStuckIsClosed(t *testing.T) {
+	for name, write := range map[string]func(*Writer) error{
+		"a large response":          func(d *Writer) error { return d.Send(make([]byte, 64<<10)) },
+		"a flush":                   (*Writer).Flush,
+		"an informational response": func(d *Writer) error { d.Inform(http.StatusEarlyHints); return net.ErrClosed },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				ours, theirs := net.Pipe()
+				defer theirs.Close()
+				d := NewWriter(stuckClient{httptest.NewRecorder(), ours}, ours, WriteLimit{Idle: time.Minute, Shared: true})
+				began := time.Now()
+				if err := write(&d); err == nil {
+					t.Error("it was written")
+				}
+				if took := time.Since(began); took != time.Minute+resetTimeout {
+					t.Errorf("the connection was closed after %s", took)
+				}
+			})
+		})
+	}
+}
+
+// One that takes what is written stays, however long all of it takes.
+func TestSharedConnectionThatTakesAllStays(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ours, theirs := net.Pipe()
+		defer theirs.Close()
+		recorder := httptest.NewRecorder()
+		d := NewWriter(recorder, ours, WriteLimit{Idle: time.Second, Shared: true})
+		for range 10 {
+			if err := d.Send(make([]byte, 64<<10)); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(time.Minute)
+		}
+		if err := ours.SetDeadline(time.Now()); err != nil {
+			t.Errorf("the connection is closed: %v", err)
+		}
+	})
+}
+
+// A client is disconnected when it has accepted nothing for as long as client_idle, and has had the
+// time to read what it had accepted before. One that is slow and steady is not, however slow.
+func TestClientThatAcceptsNothingIsDisconnected(t *testing.T) {
+	const idle = 10 * time.Second
+	steady := append(make([]time.Duration, 2), slices.Repeat([]time.Duration{16 * time.Second}, 32)...) // in lumps, after what the kernel takes
+	// 2 KiB/s as a kernel takes it, over loopback: it opens its window when all that it took was read.
+	lumps := slices.Concat(make([]time.Duration, 4), []time.Duration{64 * time.Second, 0, 0}, slices.Repeat([]time.Duration{48 * time.Second, 0, 0}, 10))
+	for name, c := range map[string]struct {
+		pieces []time.Duration // how long each takes; 0 for at once
+		want   time.Duration   // until it is cut, 0 for never
+	}{
+		"nothing at all":      {[]time.Duration{time.Hour}, idle},
+		"little, and no more": {[]time.Duration{0, time.Hour}, idle + maxReading*idle/4},
+		"much, and no more":   {slices.Concat(make([]time.Duration, 99), []time.Duration{time.Hour}), idle + maxReading*idle},
+		"slow and steady":     {steady, 0},
+		"slow, in lumps":      {lumps, 0},
+		"the end of a steady": {append(slices.Clone(steady), time.Hour), 32*16*time.Second + idle + maxReading*idle/4},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				client := &slowClient{ResponseRecorder: httptest.NewRecorder(), takes: c.pieces, cut: make(chan struct{})}
+				d := NewWriter(client, nil, WriteLimit{Idle: idle})
+				began := time.Now()
+				err := d.Send(make([]byte, len(c.pieces)*maxWrite))
+				if took := time.Since(began); (err != nil) != (c.want != 0) || err != nil && took != c.want {
+					t.Errorf("it ended after %v with %v, want %v", took, err, c.want)
+				}
+				time.Sleep(time.Hour)
+				select {
+				case <-client.cut:
+					if c.want == 0 {
+						t.Error("it was cut after its end")
+					}
+				default:
+				}
+			})
+		})
+	}
+}
+
+// slowClient takes some time for each write, and fails where that is cut.
+type slowClient struct {
+	*httptest.ResponseRecorder
+	takes []time.Duration
+	cut   chan struct{}
+}
+
+func (c *slowClient) SetWriteDeadline(time.Time) error {
+	close(c.cut)
+	return nil
+}
+
+func (c *slowClient) Write(p []byte) (int, error) {
+	takes := c.takes[0]
+	c.takes = c.takes[1:]
+	select {
+	case <-time.After(takes):
+		return len(p), nil
+	case <-c.cut:
+		return 0, os.ErrDeadlineExceeded
+	}
+}
+
+// Where the kernel tells, what the client's system has acknowledged counts, and not the writes.
+func TestAcknowledgedBytesAreProgress(t *testing.T) {
+	if _, known := ackedBytes(nil); known {
+		t.Error("of no connection they are known")
+	}
+	for name, ends := range connections(t) {
+		before, known := ackedBytes(ends[0])
+		if !known {
+			if runtime.GOOS == "linux" {
+				t.Errorf("%s: they are unknown", name)
+			}
+			continue
+		}
+		if _, err := ends[0].Write(make([]byte, 1000)); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := io.ReadFull(ends[1], make([]byte, 1000)); err != nil {
+			t.Fatal(err)
+		}
+		for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
+			if acked, _ := ackedBytes(ends[0]); acked >= before+1000 {
+				break
+			}
+			if time.Now().After(deadline) {
+				t.Fatalf("%s: the client has read 1000 bytes, and they are not acknowledged", name)
+			}
+		}
+	}
+}
+
+// Over HTTP/2 the server makes a copy of a header with a length, which it leaves out: the
+// header is changed as soon as the informational response is written, and the server may
+// still be reading the one that it was given.
+func TestHeadersOfInformationalResponsesAreNotShared(t *testing.T) {
+	client := &informed{ResponseRecorder: httptest.NewRecorder()}
+	d := NewWriter(client, nil, WriteLimit{Idle: time.Minute})
+	d.Inform(http.StatusEarlyHints)
+	d.limit.Shared = true
+	d.Inform(http.StatusEarlyHints)
+	if len(client.lengths) != 2 || client.lengths[0] != "" || client.lengths[1] != "0" {
+		t.Errorf("the lengths are %q; want one over HTTP/2", client.lengths)
+	}
+}
+
+// informed notes the lengths in the headers of informational responses.
+type informed struct {
+	*httptest.ResponseRecorder
+	lengths []string
+}
+
+func (i *informed) WriteHeader(int) { i.lengths = append(i.lengths, i.Header().Get("Content-Length")) }

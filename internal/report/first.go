@@ -1,0 +1,132 @@
+package report
+
+import (
+	"context"
+	"net/http"
+	"strings"
+
+	"github.com/caddy-dedup/caddy-dedup/internal/budget"
+	"github.com/caddy-dedup/caddy-dedup/internal/delivery"
+	"github.com/caddy-dedup/caddy-dedup/internal/engine"
+	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
+	"github.com/caddy-dedup/caddy-dedup/internal/storepool"
+)
+
+// FirstRun is the first run of a duplicate's key, or the run that a forced one is to replace. Its zero value
+// is none.
+type FirstRun struct {
+	Key    idempotency.Key
+	Record *idempotency.Record // of the complete key; nil for none
+	Store  *storepool.Handle
+	Budget *budget.Budget
+
+	response *idempotency.Response // nil until it is read, or given
+	body     delivery.Request
+	parses   bool // body reads the response
+	room     budget.Allowance
+	ended    bool
+}
+
+// RecordIn returns the record of the complete key that a decision found, nil for none.
+func RecordIn(decision engine.Decision) *idempotency.Record {
+	switch d := decision.(type) {
+	case *engine.Run:
+		return d.Record().Previous
+	case engine.Replay:
+		if d.Record.State == idempotency.Complete {
+			return d.Record
+		}
+	case engine.Refusal:
+		return d.Complete()
+	}
+	return nil
+}
+
+// Give gives it the response, which is then not read from the store. Its body is held by others.
+func (f *FirstRun) Give(response *idempotency.Response) { f.response = response }
+
+// maxFirstBody is the size up to which members of a kept response are placeholders, in bytes.
+const maxFirstBody = 64 << 10
+
+// First implements [First].
+func (f *FirstRun) First(name string) any {
+	if f.ended {
+		defer f.drop()
+	}
+	field, isHeader := strings.CutPrefix(name, "header.")
+	pointer, isMember := strings.CutPrefix(name, MembersPrefix)
+	switch {
+	case f.Record == nil:
+		return ""
+	case name == "status":
+		return f.Record.Status
+	case isHeader:
+		return strings.Join(f.read().Header[http.CanonicalHeaderKey(field)], ",")
+	case isMember:
+		return f.member(Unescaped(pointer))
+	default:
+		return f.Record.ExecutionID
+	}
+}
+
+// End drops what was read. What is asked for when the request has ended is read anew, and dropped at once.
+func (f *FirstRun) End() {
+	f.ended = true
+	f.drop()
+}
+
+func (f *FirstRun) drop() {
+	f.response, f.parses = nil, false
+	if f.room.Budget != nil {
+		f.room.ReleaseAll()
+	}
+}
+
+// read returns the kept response, without a body whose members are no placeholders. It is empty if it cannot
+// be read or there is no room for it.
+func (f *FirstRun) read() *idempotency.Response {
+	if f.response == nil {
+		f.response = f.fromStore()
+		f.room.Budget = f.Budget
+		f.room.Count(len(f.response.Body))
+	}
+	return f.response
+}
+
+// fromStore reads the kept response from the store.
+func (f *FirstRun) fromStore() *idempotency.Response {
+	none, room := new(idempotency.Response), budget.Allowance{Budget: f.Budget}
+	defer room.ReleaseAll()
+	if !room.TryTake(f.Record.LargeBody) {
+		return none
+	}
+	ctx := context.Background()      // the run goes on without its client
+	store, err := f.Store.Enter(ctx) // the request may have left it
+	if err != nil {
+		return none
+	}
+	defer store.Leave()
+	r, err := store.KeptResponse(ctx, f.Key, f.Record)
+	if err != nil || r == nil {
+		return none
+	}
+	if len(r.Body) > maxFirstBody {
+		return &idempotency.Response{Header: r.Header}
+	}
+	return r
+}
+
+// member returns a member of the kept response, whose body is parsed once. It is empty if the body is too
+// large, or there is no room to parse it.
+func (f *FirstRun) member(pointer string) string {
+	response := f.read()
+	if len(response.Body) > maxFirstBody {
+		return ""
+	}
+	if !f.parses {
+		f.room.Budget, f.parses = f.Budget, true
+		f.body = delivery.Request{Body: func() ([]byte, error) { return response.Body, nil }, Reserve: f.room.Admit}.Remember()
+	}
+	text, _ := f.body.Member(pointer)
+	return text
+}

@@ -1,0 +1,82 @@
+package report
+
+import (
+	"maps"
+	"strings"
+	"sync"
+	"time"
+
+	"go.uber.org/zap"
+)
+
+// LeftOut returns how many lines were left out since the last one, if any were.
+func LeftOut(n int64) zap.Field {
+	if n == 0 {
+		return zap.Skip()
+	}
+	return zap.Int64("left_out", n)
+}
+
+// Sampler allows one line a second for each reason, and counts the others. A reason names its
+// provider.
+type Sampler struct {
+	mu      sync.Mutex
+	reasons map[string]*sampledReason
+}
+
+type sampledReason struct {
+	next    time.Duration // when the next line may be logged, since start
+	leftOut int64
+}
+
+// maxReasons bounds the reasons of a sampler. Others than these share a line.
+const maxReasons = 64
+
+// withoutNumbers returns a reason without its numbers: clients choose the lengths and positions in it.
+func withoutNumbers(reason string) string {
+	isDigit := func(r rune) bool { return '0' <= r && r <= '9' }
+	if !strings.ContainsFunc(reason, isDigit) {
+		return reason
+	}
+	return strings.Map(func(r rune) rune {
+		if isDigit(r) {
+			return -1
+		}
+		return r
+	}, reason)
+}
+
+// start is the zero of a monotonic clock.
+var start = time.Now()
+
+// Allow reports whether a line may be logged now, and how many were left out since the last one.
+func (o *Sampler) Allow(reason string) (leftOut int64, ok bool) {
+	return o.allow(time.Since(start), reason)
+}
+
+// allow reports whether a line may be logged now, and how many were left out since the last one.
+func (o *Sampler) allow(now time.Duration, reason string) (leftOut int64, ok bool) {
+	reason = withoutNumbers(reason)
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.reasons == nil {
+		o.reasons = make(map[string]*sampledReason)
+	}
+	if o.reasons[reason] == nil && len(o.reasons) >= maxReasons {
+		maps.DeleteFunc(o.reasons, func(_ string, r *sampledReason) bool { return r.next <= now })
+		if len(o.reasons) >= maxReasons {
+			reason = ""
+		}
+	}
+	r := o.reasons[reason]
+	if r == nil {
+		r = new(sampledReason)
+		o.reasons[reason] = r
+	}
+	if now < r.next {
+		r.leftOut++
+		return 0, false
+	}
+	leftOut, r.leftOut, r.next = r.leftOut, 0, now+time.Second
+	return leftOut, true
+}

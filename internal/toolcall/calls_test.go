@@ -1,0 +1,86 @@
+package toolcall
+
+import (
+	"errors"
+	"net/http"
+	"reflect"
+	"strings"
+	"testing"
+
+	"github.com/caddy-dedup/caddy-dedup/internal/budget"
+	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
+)
+
+func take(room *budget.Allowance, n int) bool { return room.TryTake(n) }
+
+// What is kept of an answer is its response alone, however much of a stream came before, and no field
+// that describes the rest.
+func TestAnswerKeepsItsResponse(t *testing.T) {
+	response := `{"id":1,"result":{"text":"` + strings.Repeat("x", 100<<10) + `"}}`
+	for contentType, text := range map[string]string{
+		"application/json":  response,
+		"text/event-stream": strings.Repeat(": comment\n", 50<<10) + "data: " + response + "\n\n",
+	} {
+		room := budget.New(1 << 20)
+		a := Mode{}.NewAnswer(1<<20, budget.Allowance{Budget: room})
+		if stream := a.Begin(http.StatusOK, http.Header{"Content-Type": {contentType}}, take); stream != (contentType == "text/event-stream") {
+			t.Errorf("%s: it is a stream: %v", contentType, stream)
+		}
+		a.Feed([]byte(text))
+		if verdict := a.Verdict(true); verdict.Failed || verdict.Unknown || verdict.Why != nil {
+			t.Errorf("%s: %+v", contentType, verdict)
+		}
+		kept := &idempotency.Response{Status: http.StatusOK, Header: map[string][]string{
+			"Content-Type": {contentType}, "Content-Language": {"en"}, "Cache-Control": {"no-cache"}, "X-Accel-Buffering": {"no"}, "X-Own": {"1"},
+		}}
+		a.Keep(kept)
+		if string(kept.Body) != response || kept.Omitted || a.Omitted() || a.Held() != len(response) {
+			t.Errorf("%s: %d bytes are kept, and %d held, of %d", contentType, len(kept.Body), a.Held(), len(response))
+		}
+		if want := map[string][]string{"Content-Type": {"application/json"}, "X-Own": {"1"}}; !reflect.DeepEqual(kept.Header, want) {
+			t.Errorf("%s: the header %v is kept, want %v", contentType, kept.Header, want)
+		}
+		if a.Release(); room.Used() != 0 {
+			t.Errorf("%s: %d bytes are in use", contentType, room.Used())
+		}
+	}
+}
+
+// A result is kept; all else says that the call failed, or does not say how it ended.
+func TestVerdictsOfAnswers(t *testing.T) {
+	const asJSON, asEvents = "application/json", "text/event-stream"
+	for name, c := range map[string]struct {
+		status      int // 0 for an answer that has not begun
+		contentType string
+		encoding    string
+		text        string
+		cut         bool
+		want        error
+		unknown     bool
+	}{
+		"a result":               {200, asJSON, "", `{"id":1,"result":{}}`, false, nil, false},
+		"an error":               {200, asJSON, "", `{"id":1,"error":{"code":-1}}`, false, errFailed, false},
+		"a result that is none":  {200, asJSON, "", `{"id":1,"result":{"isError":true}}`, false, errFailed, false},
+		"another status":         {400, asJSON, "", `{"id":1,"result":{}}`, false, errFailed, false},
+		"no response":            {202, asJSON, "", ``, false, errSilent, false},
+		"nothing":                {0, "", "", ``, false, errSilent, false},
+		"a stream":               {200, asEvents, "", "data: {\"id\":1,\"result\":{}}\n\n", false, nil, false},
+		"a stream without any":   {200, asEvents, "", ": comment\n\n", false, errUnknown, true},
+		"an encoded one":         {200, asJSON, "br", "...", false, errUnknown, true},
+		"an answer that was cut": {200, asJSON, "", `{"id":1,`, true, nil, false},
+	} {
+		a := Mode{}.NewAnswer(1<<20, budget.Allowance{Budget: budget.New(1 << 20)})
+		if c.status != 0 {
+			header := http.Header{"Content-Type": {c.contentType}}
+			if c.encoding != "" {
+				header.Set("Content-Encoding", c.encoding)
+			}
+			a.Begin(c.status, header, take)
+			a.Feed([]byte(c.text))
+		}
+		got := a.Verdict(!c.cut)
+		if !errors.Is(got.Why, c.want) || got.Unknown != c.unknown || got.Failed != (c.want != nil && !c.unknown) {
+			t.Errorf("%s: %+v, want %v", name, got, c.want)
+		}
+	}
+}

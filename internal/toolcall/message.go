@@ -1,0 +1,76 @@
+package toolcall
+
+import "github.com/caddy-dedup/caddy-dedup/internal/canonicaljson"
+
+// End is how a call ends, by the response to it.
+type End int
+
+const (
+	// Pending: there is no response yet.
+	Pending End = iota
+	// Kept: a result. That of a task counts: a repeat would begin another one.
+	Kept
+	// Released: an error, a result that says it is one, or one that asks for input; or the upstream has
+	// answered without a response.
+	Released
+	// Unknown: what the upstream wrote ends before a response, or cannot be read.
+	Unknown
+)
+
+// response is where the members of a response are that decide what it is, and what a replay changes.
+type response struct {
+	id, result span
+	failed     bool // it has an error
+	method     bool // it is a request or a notification, and no response
+}
+
+// span is a part of a text. The zero span is none: no value is the first byte of an object.
+type span struct{ begin, end int }
+
+func (s span) of(text []byte) []byte { return text[s.begin:s.end] }
+
+// readResponse reads a message. Of a text that is no whole message it returns, beside the error, what
+// is there.
+func readResponse(text []byte) (r response, err error) {
+	err = canonicaljson.Members(text, func(name []byte, begin, end int) {
+		switch {
+		case canonicaljson.IsString(name, "id"):
+			r.id = span{begin, end}
+		case canonicaljson.IsString(name, "result"):
+			r.result = span{begin, end}
+		case canonicaljson.IsString(name, "error"):
+			r.failed = string(text[begin:end]) != "null" // some servers write all members
+		case canonicaljson.IsString(name, "method"):
+			r.method = string(text[begin:end]) != "null"
+		}
+	})
+	return r, err
+}
+
+func (r response) isNone() bool { return r.method || !r.failed && r.result == span{} }
+
+// endBy returns how a message ends the call that was answered with a status, [Pending] if it is no
+// response. Of a text that is not whole, its beginning decides.
+func endBy(status int, text []byte, whole bool) End {
+	r, err := readResponse(text)
+	switch {
+	case whole && err != nil, r.isNone():
+		return Pending
+	case r.failed, status != 200:
+		return Released
+	}
+	end, result := Kept, r.result.of(text)
+	var failed, resultType []byte
+	_ = canonicaljson.Members(result, func(name []byte, begin, end int) {
+		switch {
+		case canonicaljson.IsString(name, "isError"):
+			failed = result[begin:end]
+		case canonicaljson.IsString(name, "resultType"):
+			resultType = result[begin:end]
+		}
+	})
+	if string(failed) == "true" || canonicaljson.IsString(resultType, "input_required") {
+		end = Released
+	}
+	return end
+}

@@ -1,0 +1,238 @@
+package toolcall
+
+import (
+	"bytes"
+	"strings"
+)
+
+// Reader finds the response to a call in what its upstream writes: one JSON object, or the first one
+// in the data of a stream of events (WHATWG HTML, section 9.2). It holds the message that is being
+// written, and no more of a stream.
+type Reader struct {
+	status  int
+	limit   int // bytes of a message
+	reserve func(bytes int) bool
+	form    form
+
+	end      End
+	outgrown bool
+	message  []byte // so far
+
+	// Of a stream, the message is the data of the event, and behind it the line that is being written.
+	line       int  // where that begins
+	inLine     bool // it is not empty
+	firstEnded bool // it is not the first, which may begin with a byte order mark
+	afterCR    bool // a line feed is a part of the line end
+	other      bool // the event has a name of its own, and carries no message
+	skipped    skipped
+}
+
+// form is what an answer is written in.
+type form int
+
+const (
+	formOther form = iota // it has no response
+	formJSON
+	formEvents
+	formEncoded // it may have one that cannot be read
+)
+
+// skipped is what there is no room for.
+type skipped int
+
+const (
+	skippedNothing skipped = iota
+	skippedLine
+	skippedEvent
+)
+
+// smallMessage is the room that the first bytes of a message always get, in bytes. It is enough to see
+// what kind of message they begin.
+const smallMessage = 512
+
+// NewReader returns a reader of an answer with this status, Content-Type and Content-Encoding. A
+// response, in a stream together with the name of its field, has at most limit bytes; a limit below 512
+// is 512. Before the reader allocates more than these, it asks reserve for them. They are not given back
+// before the caller drops the reader and the response. Without room, a response is as one that is too
+// large.
+func NewReader(status int, contentType, contentEncoding string, limit int, reserve func(bytes int) bool) *Reader {
+	r := &Reader{status: status, limit: max(limit, smallMessage), reserve: reserve}
+	mediaType, _, _ := strings.Cut(contentType, ";")
+	switch strings.ToLower(strings.TrimSpace(mediaType)) {
+	case "application/json":
+		r.form = formJSON
+	case "text/event-stream":
+		r.form = formEvents
+	}
+	if r.form != formOther && contentEncoding != "" && !strings.EqualFold(contentEncoding, "identity") {
+		r.form = formEncoded
+	}
+	return r
+}
+
+// IsStream reports whether the answer is a stream of events.
+func (r *Reader) IsStream() bool { return r.form == formEvents }
+
+// Feed takes what the upstream writes next, in pieces of any size. It reports whether the call ends
+// in these bytes, and how many of them come before the one with which the client has the response:
+// the call has to be settled before that byte goes out. What follows decides nothing, and is not
+// looked at.
+func (r *Reader) Feed(p []byte) (before int, ended bool) {
+	switch {
+	case r.end != Pending:
+	case r.form == formEvents:
+		return r.readEvents(p)
+	case r.form == formJSON:
+		if n := r.add(p); n < len(p) {
+			r.Outgrow()
+			return n, true
+		}
+	}
+	return len(p), false
+}
+
+// Close says that the upstream's answer is whole, and returns how the call ends.
+func (r *Reader) Close() End {
+	if r.end == Pending && r.form == formJSON {
+		r.message = bytes.TrimPrefix(r.message, byteOrderMark)
+		r.end = endBy(r.status, r.message, true)
+	}
+	if r.end == Pending {
+		r.message, r.end = nil, Released
+		if r.form == formEvents || r.form == formEncoded {
+			r.end = Unknown
+		}
+	}
+	return r.end
+}
+
+// End returns how the call ends, [Pending] while that is open.
+func (r *Reader) End() End { return r.end }
+
+// Message returns the response, which [Replay] takes: nil if there is none, or none that was held as a
+// whole. outgrown tells the one from the other.
+func (r *Reader) Message() (text []byte, outgrown bool) {
+	if r.end == Pending || r.outgrown {
+		return nil, r.outgrown
+	}
+	return r.message, false
+}
+
+// Outgrow says that there is no room for more of an answer that is no stream. The call ends by what
+// there is of it.
+func (r *Reader) Outgrow() {
+	switch {
+	case r.end != Pending:
+	case r.form == formEncoded:
+		r.end = Unknown
+	default:
+		if r.outgrow(); r.end == Pending {
+			r.end = Released
+		}
+	}
+}
+
+// outgrow ends the call by the beginning of a message that there is no room for, if that is a response.
+func (r *Reader) outgrow() {
+	r.end = endBy(r.status, bytes.TrimPrefix(r.message, byteOrderMark), false)
+	r.outgrown, r.message = r.end != Pending, r.message[:0]
+}
+
+// add appends to the message as many bytes as there is room for, and returns how many.
+func (r *Reader) add(p []byte) int {
+	if r.message == nil {
+		r.message = make([]byte, 0, smallMessage)
+	}
+	n, room := min(len(p), r.limit-len(r.message)), cap(r.message)
+	if need := len(r.message) + n; need > room {
+		if size := min(max(need, 2*room), r.limit); r.reserve(size - room) {
+			r.message = append(make([]byte, 0, size), r.message...)
+		} else {
+			n = room - len(r.message)
+		}
+	}
+	r.message = append(r.message, p[:n]...)
+	return n
+}
+
+func (r *Reader) readEvents(p []byte) (before int, ended bool) {
+	for i := 0; i < len(p); {
+		if c := p[i]; c == '\n' || c == '\r' {
+			second := c == '\n' && r.afterCR
+			if r.afterCR = c == '\r'; !second && r.endLine() {
+				return i, true
+			}
+			i++
+			continue
+		}
+		r.afterCR, r.inLine = false, true
+		n := bytes.IndexAny(p[i:], "\r\n")
+		if n < 0 {
+			n = len(p) - i
+		}
+		if r.skipped == skippedNothing {
+			if m := r.add(p[i : i+n]); m < n && r.skip() {
+				return i + m, true
+			}
+		}
+		i += n
+	}
+	return len(p), false
+}
+
+// endLine reads a line, at its end. It reports whether an event ends with it, and the call with that.
+func (r *Reader) endLine() bool {
+	switch {
+	case !r.inLine:
+		if !r.other && r.skipped == skippedNothing {
+			r.end = endBy(r.status, r.message, true)
+		}
+		if r.end != Pending {
+			return true
+		}
+		r.message, r.line, r.other, r.skipped = r.message[:0], 0, false, skippedNothing
+	case r.skipped == skippedNothing:
+		r.takeLine()
+	case r.skipped == skippedLine:
+		r.skipped = skippedNothing
+	}
+	r.inLine, r.firstEnded = false, true
+	return false
+}
+
+// takeLine takes what is there of a line into the event, and reports whether it is data.
+func (r *Reader) takeLine() (isData bool) {
+	line := r.message[r.line:]
+	if !r.firstEnded {
+		line = bytes.TrimPrefix(line, byteOrderMark)
+	}
+	r.message = r.message[:r.line]
+	name, value, _ := bytes.Cut(line, []byte(":"))
+	value = bytes.TrimPrefix(value, []byte(" "))
+	switch string(name) {
+	case "event":
+		r.other = len(value) > 0 && string(value) != "message"
+	case "data":
+		if r.line > 0 {
+			r.message = append(r.message, '\n') // in the place of the name
+		}
+		r.message = append(r.message, value...)
+		r.line, isData = len(r.message), true
+	}
+	return isData
+}
+
+// skip is for a line that there is no room for. If it is data, the event is skipped, or it is the
+// response: skip reports whether that ends the call.
+func (r *Reader) skip() bool {
+	mayBeData := bytes.HasPrefix([]byte("data:"), r.message[r.line:])
+	if !r.takeLine() && !mayBeData {
+		r.skipped = skippedLine
+		return false
+	}
+	if !r.other {
+		r.outgrow()
+	}
+	r.message, r.line, r.skipped = r.message[:0], 0, skippedEvent
+	return r.end != Pending
+}

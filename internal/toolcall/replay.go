@@ -1,0 +1,111 @@
+package toolcall
+
+import (
+	"bytes"
+	"cmp"
+	"errors"
+	"slices"
+
+	"github.com/caddy-dedup/caddy-dedup/internal/canonicaljson"
+)
+
+const (
+	// markerName marks a replay, with the value true.
+	markerName = "caddy-dedup/replayed"
+	marker     = `"` + markerName + `":true`
+	// typedSince is the first revision of the protocol in which a result has to have a resultType.
+	typedSince = "2026-07-28"
+)
+
+// ErrNoResponse is the error of [Replay] for a text that is no response.
+var ErrNoResponse = errors.New("what is kept is no JSON-RPC response")
+
+// Replay returns the response to a request with this id, as it is written, by the one that is kept.
+// version is the request's MCP-Protocol-Version, "" for none. The id takes the place of the kept one,
+// the marker is added to the result's _meta, and, for a version that needs it, a resultType to a result
+// without one. All else stays byte for byte. An error has no result, and so no marker.
+//
+// The parts, one after the other, are the response. They share the memory of kept, which may be large
+// and have several readers, and of id.
+func Replay(kept, id []byte, version string) (parts [][]byte, err error) {
+	r, err := readResponse(kept)
+	if err != nil || r.isNone() {
+		return nil, ErrNoResponse
+	}
+	edits := make([]edit, 0, 3)
+	if r.id != (span{}) {
+		edits = append(edits, edit{r.id, id})
+	} else {
+		inside := bytes.IndexByte(kept, '{') + 1
+		edits = append(edits, edit{span{inside, inside}, slices.Concat([]byte(`"id":`), id, []byte(","))})
+	}
+	edits = appendMarking(edits, kept, r.result, version)
+	slices.SortFunc(edits, func(a, b edit) int { return cmp.Compare(a.begin, b.begin) })
+	parts, at := make([][]byte, 0, 2*len(edits)+1), 0
+	for _, e := range edits {
+		parts = append(parts, kept[at:e.begin], e.text)
+		at = e.end
+	}
+	return append(parts, kept[at:]), nil
+}
+
+// edit puts a text in the place of a part of another one.
+type edit struct {
+	span
+	text []byte
+}
+
+// appendMarking appends the edits of a result. One that is no object has no place for them.
+func appendMarking(edits []edit, kept []byte, result span, version string) []edit {
+	text := result.of(kept)
+	members, typed, meta := 0, false, span{}
+	if canonicaljson.Members(text, func(name []byte, begin, end int) {
+		members++
+		switch {
+		case canonicaljson.IsString(name, "resultType"):
+			typed = true
+		case canonicaljson.IsString(name, "_meta"):
+			meta = span{result.begin + begin, result.begin + end}
+		}
+	}) != nil {
+		return edits
+	}
+	var added string
+	if meta == (span{}) {
+		added = `,"_meta":{` + marker + `}`
+	} else {
+		edits = append(edits, metaEdit(kept, meta))
+	}
+	if version >= typedSince && !typed { // versions are dates
+		added += `,"resultType":"complete"`
+	}
+	if added == "" {
+		return edits
+	}
+	return append(edits, insertion(added[1:], result.begin, members))
+}
+
+// insertion adds members to an object, in front of those that it has.
+func insertion(members string, object, has int) edit {
+	if has > 0 {
+		members += ","
+	}
+	return edit{span{object + 1, object + 1}, []byte(members)}
+}
+
+// metaEdit marks a result that has _meta, which may be null, or marked already: by another dedup
+// behind.
+func metaEdit(kept []byte, meta span) edit {
+	members, marked := 0, span{}
+	if canonicaljson.Members(meta.of(kept), func(name []byte, begin, end int) {
+		if members++; canonicaljson.IsString(name, markerName) {
+			marked = span{meta.begin + begin, meta.begin + end}
+		}
+	}) != nil {
+		return edit{meta, []byte("{" + marker + "}")}
+	}
+	if marked != (span{}) {
+		return edit{marked, []byte("true")}
+	}
+	return insertion(marker, meta.begin, members)
+}

@@ -1,0 +1,141 @@
+// Package toolcall is the mode mcp. It reads and writes the messages of tool calls (Model Context Protocol over Streamable
+// HTTP, revision 2026-07-28 and before): which requests are calls, where in the upstream's answer the
+// response is and whether it is kept, what a replay of it looks like to another request, and what a
+// refusal does. It knows no HTTP but the fields and media types that the protocol names.
+//
+// Messages are JSON-RPC 2.0. Of a member that occurs twice the last counts, as it does to the official
+// SDKs. What a message says is read from its text, and its text is what is kept: a number or an
+// escape that is written another way is another message to some clients.
+package toolcall
+
+import (
+	"bytes"
+	"io"
+	"slices"
+
+	"github.com/caddy-dedup/caddy-dedup/internal/canonicaljson"
+)
+
+// Kind is what the body of a POST is.
+type Kind int
+
+const (
+	// Other is all that is no tool call: it passes.
+	Other Kind = iota
+	// Call is one request tools/call, with an id that a response can be for.
+	Call
+	// Cancellation is a notification that a request is cancelled.
+	Cancellation
+	// Batch is an array: revision 2025-03-26 has several messages in one.
+	Batch
+)
+
+const (
+	callMethod   = "tools/call"
+	cancelMethod = "notifications/cancelled"
+)
+
+// Request is what the body of a POST says.
+type Request struct {
+	Kind Kind
+	// ID is the id of a call, or that of the call which is cancelled, as it is written: 1, "1" and
+	// "\u0031" are three. It is a part of the body, and as long as its sender likes. It is nil where the
+	// beginning of a call does not have it.
+	ID []byte
+}
+
+// Read returns what a body is. methods are the lines of the request's field Mcp-Method: where there is
+// one, it has to agree with the body.
+func Read(body []byte, methods []string) Request {
+	body = bytes.TrimPrefix(body, byteOrderMark)
+	m, err := readRequest(body, len(body)+1)
+	switch {
+	case bytes.HasPrefix(bytes.TrimLeft(body, " \t\r\n"), []byte("[")):
+		return Request{Kind: Batch}
+	case err != nil:
+		return Request{}
+	case m.says(callMethod) && agree(methods, callMethod) && isID(m.id):
+		return Request{Call, m.id}
+	case m.says(cancelMethod) && agree(methods, cancelMethod) && m.id == nil:
+		var id []byte
+		_ = canonicaljson.Members(m.params, func(name []byte, begin, end int) {
+			if canonicaljson.IsString(name, "requestId") {
+				id = m.params[begin:end]
+			}
+		})
+		if isID(id) {
+			return Request{Cancellation, id}
+		}
+	}
+	return Request{}
+}
+
+// ReadBeginning returns [Call] for the beginning of a body that is too large, if that or Mcp-Method
+// says so, and else [Other].
+func ReadBeginning(body []byte, methods []string) Request {
+	body = bytes.TrimPrefix(body, byteOrderMark)
+	m, _ := readRequest(body, len(body))
+	isCall := m.says(callMethod) || m.method == nil && len(methods) > 0
+	if !isCall || !agree(methods, callMethod) || m.id != nil && !isID(m.id) {
+		return Request{}
+	}
+	return Request{Call, m.id}
+}
+
+// NeedsBody reports whether [Read] needs the body: else Mcp-Method says that it is [Other].
+func NeedsBody(methods []string) bool {
+	return agree(methods, callMethod) || agree(methods, cancelMethod)
+}
+
+// agree reports whether the lines of Mcp-Method, if there are any, name a method.
+func agree(methods []string, method string) bool {
+	return !slices.ContainsFunc(methods, func(line string) bool { return line != method })
+}
+
+// byteOrderMark may be in front of a text.
+var byteOrderMark = []byte("\ufeff")
+
+// requestMembers are the values of a request's members, nil for those that it does not have.
+type requestMembers struct{ method, id, params []byte }
+
+func (m requestMembers) says(method string) bool { return canonicaljson.IsString(m.method, method) }
+
+// readRequest returns those of the members that end before a limit: of a beginning, the last value
+// may be cut.
+func readRequest(body []byte, limit int) (m requestMembers, err error) {
+	err = canonicaljson.Members(body, func(name []byte, begin, end int) {
+		value := body[begin:end]
+		switch {
+		case end >= limit:
+		case canonicaljson.IsString(name, "method"):
+			m.method = value
+		case canonicaljson.IsString(name, "id"):
+			m.id = value
+		case canonicaljson.IsString(name, "params"):
+			m.params = value
+		}
+	})
+	return m, err
+}
+
+// isID reports whether a value can be the id of a request. Some servers take 1.0 and 1e2 for integers,
+// and write them another way in the response.
+func isID(value []byte) bool {
+	return len(value) > 0 && (value[0] == '"' || value[0] == '-' || '0' <= value[0] && value[0] <= '9') &&
+		(value[0] == '"' || !bytes.ContainsAny(value, ".eE"))
+}
+
+// notFingerprinted are the members that differ between the rounds of one operation, or between its
+// repeats.
+var notFingerprinted = []string{"/params/_meta", "/params/inputResponses", "/params/requestState"}
+
+// WriteParams writes what the fingerprint of a call is made of: its params in canonical form (RFC
+// 8785), without what differs between repeats and what the JSON pointers in exclude name, which start
+// at the body. The errors are those of [canonicaljson.Document.WriteCanonical].
+func WriteParams(to io.Writer, body *canonicaljson.Document, exclude ...string) error {
+	params, ok := body.Root().At("/params")
+	if !ok {
+		return nil
+	}
+	return params.WriteCanonical(to, append(slices.Clone(exclude), notFingerprinted...)...)
+}
