@@ -266,10 +266,12 @@ func (b *Body) readChunks(maxBytes int64) error {
 	for int64(buffer.Len()) < maxBytes {
 		n, err := b.r.Body.Read(buffer.Room(maxBytes - int64(buffer.Len())))
 		if n > 0 {
-			if full := b.held.allowance.Admit(n); full != nil {
+			full := b.held.allowance.Admit(n)
+			buffer.Grow(n)
+			if full != nil {
+				b.held.allowance.Count(n) // they are held all the same, for the handlers behind
 				return full
 			}
-			buffer.Grow(n)
 		}
 		if errors.Is(err, io.EOF) {
 			break

@@ -62,8 +62,8 @@ func TestBodiesAndTheirErrors(t *testing.T) {
 		"ended early":        {text: full[1:], declared: limit, is: isCut, held: limit - 1},
 		"ended early, small": {text: "half", declared: 8, is: isCut},
 
-		"spent budget":           {text: full, declared: limit, spent: true, is: isSpent, held: budget.SmallBody},
-		"spent budget, streamed": {text: full, declared: streamed, spent: true, is: isSpent, held: budget.SmallBody},
+		"spent budget":           {text: full, declared: limit, spent: true, is: isSpent, held: 2 * budget.SmallBody},
+		"spent budget, streamed": {text: full, declared: streamed, spent: true, is: isSpent, held: 2 * budget.SmallBody},
 		"small":                  {text: small, declared: budget.SmallBody, spent: true, is: isWhole, held: budget.SmallBody},
 		"small, streamed":        {text: small, declared: streamed, spent: true, is: isWhole, held: budget.SmallBody},
 	} {
@@ -136,4 +136,24 @@ func TestRoomForWhatABodyIsParsedInto(t *testing.T) {
 			t.Errorf("%s: %d bytes are counted when it is parsed, want %d", name, allowance.Taken(), c.body)
 		}
 	}
+}
+
+// A body for which there is no room reaches the handlers behind whole.
+func TestBodyWithoutRoomStaysWhole(t *testing.T) {
+	text := strings.Repeat("0123456789abcdef", limit/16)
+	for name, room := range map[string]*budget.Budget{"too large": budget.New(limit), "spent": spent()} {
+		b, r := newBody(strings.NewReader(text), -1, &budget.Allowance{Budget: room})
+		if err := b.ReadAll(); err == nil {
+			t.Errorf("%s: there is room", name)
+		}
+		if got, err := io.ReadAll(r.Body); err != nil || string(got) != text {
+			t.Errorf("%s: %d of %d bytes reach the handlers behind, %v", name, len(got), len(text), err)
+		}
+	}
+}
+
+func spent() *budget.Budget {
+	b := budget.New(1 << 20)
+	(&budget.Allowance{Budget: b}).Count(1 << 20)
+	return b
 }
