@@ -589,29 +589,29 @@ func (x *Request) readCall() Decision {
 // if a member of the body cannot be part of the scope.
 func (x *Request) setKey(found delivery.Found) error {
 	x.Report.Name(idempotency.Key{}, found)
-	scope := make([]string, 0, 16) // on the stack
+	parts := make([]string, 0, 16) // on the stack
 	if x.Verify != nil {           // no request that nothing verifies uses up its keys
 		by := x.sender.by
-		scope = append(scope, "verified", by.Provider, by.Secret)
+		parts = append(parts, "verified", by.Provider, by.Secret)
 	}
 	var err error
 	switch {
 	case len(x.Scope) == 0 && x.Verify != nil:
-		scope, err = x.appendSignedScope(scope, x.r)
+		parts, err = scope{x}.appendSignedScope(parts, x.r)
 	case len(x.Scope) == 0:
 		path, _ := report.OriginalPath(x.r)
-		scope, err = x.appendScope(scope, x.r, path)
+		parts, err = scope{x}.appendScope(parts, x.r, path)
 	case x.Scope[0] == SharedScope:
-		scope = append(scope, x.Scope...)
+		parts = append(parts, x.Scope...)
 	default:
-		scope, err = x.appendTexts(append(scope, "text"), x.Scope)
+		parts, err = scope{x}.appendTexts(append(parts, "text"), x.Scope)
 	}
 	if err != nil {
 		return err
 	}
 	key := idempotency.Identity{
 		Namespace: x.Namespace,
-		Scope:     append(scope, found.Scope...),
+		Scope:     append(parts, found.Scope...),
 		Kind:      found.Kind,
 		Prefix:    found.Prefix,
 		ID:        found.ID,

@@ -65,7 +65,7 @@ func TestCallersHaveScopesOfTheirOwn(t *testing.T) {
 func defaultScope(t *testing.T, keys *Identifier, r *http.Request, path string, repl *caddy.Replacer) []string {
 	t.Helper()
 	r = r.WithContext(context.WithValue(r.Context(), caddy.ReplacerCtxKey, repl))
-	scope, err := newRequest(keys, noCounts{}, r).appendScope(nil, r, path)
+	scope, err := scope{newRequest(keys, noCounts{}, r)}.appendScope(nil, r, path)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -35,100 +35,103 @@ var CallerPlaceholders = []string{"http.auth.user.id", "http.request.tls.client.
 // SharedScope is the first text of a scope in which all requests share their keys.
 const SharedScope = "shared"
 
+// scope makes the scope of a request's key.
+type scope struct{ *Request }
+
 // appendTexts appends the texts of a configured scope, with their placeholders replaced. A text with several
 // placeholders is followed by their values, so that "a" and "bc" differ from "ab" and "c".
-func (x *Request) appendTexts(scope []string, texts []string) ([]string, error) {
+func (x scope) appendTexts(parts []string, texts []string) ([]string, error) {
 	for _, text := range texts {
 		replaced, values, err := x.replace(text)
 		if err != nil {
 			return nil, fmt.Errorf("scope %s: %w", text, err)
 		}
-		scope = append(scope, replaced)
+		parts = append(parts, replaced)
 		if len(values) > 1 {
-			scope = append(scope, values...)
+			parts = append(parts, values...)
 		}
 	}
 	if x.Mode != delivery.ModeWebhook && !x.namesCaller() {
 		x.anonymousWarning.Do(x.warnScope)
 	}
-	return scope, nil
+	return parts, nil
 }
 
 // appendScope appends the default scope, which separates the key from those of other routes and
 // callers. The first part names the mode. Each value follows its label.
-func (x *Request) appendScope(scope []string, r *http.Request, path string) ([]string, error) {
-	scope = append(scope, string(x.Mode), "host", hostOf(r), "path", path)
+func (x scope) appendScope(parts []string, r *http.Request, path string) ([]string, error) {
+	parts = append(parts, string(x.Mode), "host", hostOf(r), "path", path)
 	if x.Mode == delivery.ModeWebhook {
-		return scope, nil
+		return parts, nil
 	}
-	return x.appendCallerAndAccount(append(scope, "method", strings.ToUpper(r.Method)), r)
+	return x.appendCallerAndAccount(append(parts, "method", strings.ToUpper(r.Method)), r)
 }
 
 // appendSignedScope is appendScope for a verified request. Host, port and method are no part of it:
 // the sender has not signed them, and a captured request could run again under others.
-func (x *Request) appendSignedScope(scope []string, r *http.Request) ([]string, error) {
-	scope = append(scope, string(x.Mode), "path", report.MatcherPath(r))
+func (x scope) appendSignedScope(parts []string, r *http.Request) ([]string, error) {
+	parts = append(parts, string(x.Mode), "path", report.MatcherPath(r))
 	if x.Mode == delivery.ModeWebhook {
-		return scope, nil
+		return parts, nil
 	}
 	if signed := x.sender.SignedCaller; len(signed) > 0 {
-		scope = x.appendAuthenticated(scope, r)
-		return appendFields(scope, r.Header, signed), nil
+		parts = x.appendAuthenticated(parts, r)
+		return appendFields(parts, r.Header, signed), nil
 	}
-	return x.appendCallerAndAccount(scope, r)
+	return x.appendCallerAndAccount(parts, r)
 }
 
-func (x *Request) appendCallerAndAccount(scope []string, r *http.Request) ([]string, error) {
-	withoutCaller := len(scope)
-	scope, err := x.appendCaller(scope, r, x.Caller)
-	if len(scope) == withoutCaller {
+func (x scope) appendCallerAndAccount(parts []string, r *http.Request) ([]string, error) {
+	withoutCaller := len(parts)
+	parts, err := x.appendCaller(parts, r, x.Caller)
+	if len(parts) == withoutCaller {
 		x.anonymousWarning.Do(func() { x.warnAnonymous(r.Header) })
 	} else if field := x.unlistedIdentity(r.Header); field != "" {
 		x.unlistedWarning.Do(func() { x.warnUnlisted(field) })
 	}
-	return appendFields(scope, r.Header, AccountFields), err
+	return appendFields(parts, r.Header, AccountFields), err
 }
 
 // appendCaller appends all by which the caller is known: by default, and by the configuration's texts.
-func (x *Request) appendCaller(scope []string, r *http.Request, texts []string) ([]string, error) {
-	scope = x.appendAuthenticated(scope, r)
-	scope = appendFields(scope, r.Header, CredentialFields)
-	scope = appendFields(scope, r.Header, UserFields)
+func (x scope) appendCaller(parts []string, r *http.Request, texts []string) ([]string, error) {
+	parts = x.appendAuthenticated(parts, r)
+	parts = appendFields(parts, r.Header, CredentialFields)
+	parts = appendFields(parts, r.Header, UserFields)
 	for _, text := range texts {
 		value, _, err := x.replace(text)
 		if err != nil {
 			return nil, fmt.Errorf("caller %s: %w", text, err)
 		}
 		if value != "" {
-			scope = append(scope, text, value)
+			parts = append(parts, text, value)
 		}
 	}
-	return scope, nil
+	return parts, nil
 }
 
 // appendAuthenticated appends the caller that Caddy has authenticated.
-func (x *Request) appendAuthenticated(scope []string, r *http.Request) []string {
+func (x scope) appendAuthenticated(parts []string, r *http.Request) []string {
 	for _, name := range CallerPlaceholders {
 		if r.TLS == nil && strings.HasPrefix(name, "http.request.tls.") {
 			continue // there is none, and the lookup is expensive
 		}
 		if value, ok := x.repl().GetString(name); ok && value != "" {
-			scope = append(scope, name, value)
+			parts = append(parts, name, value)
 		}
 	}
-	return scope
+	return parts
 }
 
 // appendFields appends the names and values of the fields that are not empty.
-func appendFields(scope []string, header http.Header, names []string) []string {
+func appendFields(parts []string, header http.Header, names []string) []string {
 	for _, name := range names {
 		for _, value := range header[name] {
 			if value != "" {
-				scope = append(scope, name, value)
+				parts = append(parts, name, value)
 			}
 		}
 	}
-	return scope
+	return parts
 }
 
 // namingCaller are the prefixes of placeholders that can name a caller.
@@ -137,7 +140,7 @@ var namingCaller = []string{
 }
 
 // namesCaller reports whether a placeholder of the configured scope that can name a caller has a value.
-func (x *Request) namesCaller() bool {
+func (x scope) namesCaller() bool {
 	return slices.ContainsFunc(x.scopeCallers, func(name string) bool {
 		value, _ := x.repl().GetString(name)
 		return value != ""
@@ -210,7 +213,7 @@ func (c *Config) fieldsOf() []string {
 }
 
 // warnAnonymous logs that nothing in a request identifies its caller.
-func (x *Request) warnAnonymous(header http.Header) {
+func (x scope) warnAnonymous(header http.Header) {
 	caller := "{http.request.header.<field>}"
 	if len(header["Cookie"]) > 0 {
 		caller = "{http.request.cookie.<name>}"
@@ -220,13 +223,13 @@ func (x *Request) warnAnonymous(header http.Header) {
 }
 
 // warnScope logs that nothing in the configured scope names a caller.
-func (x *Request) warnScope() {
+func (x scope) warnScope() {
 	x.Logger.Warn("nothing in the scope of this handler names the caller of a request: callers who send equal keys share them; add a header field, a cookie or the user to scope, or write scope shared if all may share",
 		zap.Strings("scope", x.Scope))
 }
 
 // warnUnlisted logs a field that looks as if it names the caller.
-func (x *Request) warnUnlisted(field string) {
+func (x scope) warnUnlisted(field string) {
 	x.Logger.Warn("a request has a field that may name its caller and is not part of the key: if it does, callers with equal credentials and keys share them",
 		zap.String("field", field), zap.String("caller", "caller {http.request.header."+field+"}"))
 }
@@ -236,7 +239,7 @@ func (x *Request) warnUnlisted(field string) {
 func (x *Request) callerAndSession(fields ...string) []string {
 	path, _ := report.OriginalPath(x.r)
 	ofRequest := slices.DeleteFunc(slices.Clone(x.Caller), func(text string) bool { return len(MembersIn(text)) > 0 })
-	parts, _ := x.appendCaller([]string{hostOf(x.r), path}, x.r, ofRequest)
+	parts, _ := scope{x}.appendCaller([]string{hostOf(x.r), path}, x.r, ofRequest)
 	return appendFields(parts, x.r.Header, append(AccountFields[:len(AccountFields):len(AccountFields)], fields...))
 }
 

@@ -46,7 +46,7 @@ func (x *Request) verify() Decision {
 		return x.refuseUnsigned(errConnect, 0, 0)
 	}
 	httpfield.RemoveUpgrade(x.r.Header) // what the client sends after a 101 is not verified
-	pending, err := x.Verify.Verifiers.Begin(x.asReceived(), time.Now())
+	pending, err := x.Verify.Verifiers.Begin(asReceived(x.r), time.Now())
 	if err != nil {
 		return x.refuseUnsigned(err, x.r.ContentLength, 0)
 	}
@@ -110,9 +110,9 @@ func (v *Verification) sender(by []signature.Verified, header http.Header) *Send
 }
 
 // asReceived returns what a signature is looked for in, as the client sent it, before rewrites.
-func (x *Request) asReceived() signature.Request {
-	r := signature.Request{Method: x.r.Method, Target: x.r.RequestURI, Header: x.r.Header, HasBody: x.r.ContentLength != 0}
-	if original, ok := x.r.Context().Value(caddyhttp.OriginalRequestCtxKey).(http.Request); ok {
+func asReceived(of *http.Request) signature.Request {
+	r := signature.Request{Method: of.Method, Target: of.RequestURI, Header: of.Header, HasBody: of.ContentLength != 0}
+	if original, ok := of.Context().Value(caddyhttp.OriginalRequestCtxKey).(http.Request); ok {
 		r.Target = original.RequestURI
 	}
 	return r
