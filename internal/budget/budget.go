@@ -3,6 +3,7 @@ package budget
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math"
 	"slices"
@@ -18,21 +19,25 @@ import (
 // always get room. Others wait for it: first the runs, oldest first, then the replays, in the order in
 // which they came.
 //
-// Otherwise runs could wait for each other's room without end: the oldest run that waits may exceed
-// the limit. The next one may do so when the bytes held are within the limit again.
+// Runs could wait for each other's room without end, also because one is the other's client. So when nothing
+// was granted or released for [stallTimeout], the oldest run that waits may exceed the limit until it ends,
+// and after another stallTimeout the next.
 type Budget struct {
 	mu          sync.Mutex
 	limit, used int64
-	begun       uint64 // counts the runs
-	exceeding   *Allowance
+	begun       uint64    // counts the runs
 	runs        []*waiter // by age
 	replays     []*waiter
+	progressed  time.Time   // when something was granted or released
+	stall       *time.Timer // calls stalled; nil until something waits
 	shared      map[*byte]*sharedBody
 	unstored    map[*byte]Holder // of bodies that are not stored yet
 
 	unverified int64        // bytes of bodies whose signature is not verified yet
 	unread     []*Allowance // that read such a body; the first has read for the longest
 	changed    *sync.Cond   // unverified or unread
+
+	clients clients
 }
 
 // waiter is a holder that waits for room. granted is closed when it gets the room.
@@ -50,15 +55,17 @@ type sharedBody struct {
 
 // Holder holds a body, and counts its users.
 type Holder interface {
-	// KeepHeld counts a user of the body, and reports whether it is still held.
-	KeepHeld() bool
-	// Unkeep ends one KeepHeld.
-	Unkeep()
+	Held
+	// Use counts a user of the body, and reports whether it is still held.
+	Use() bool
+	// Unuse ends one Use.
+	Unuse()
 }
 
 // New returns a budget with this limit, in bytes.
 func New(limit int64) *Budget {
 	b := &Budget{limit: limit}
+	b.clients.of = b
 	b.changed = sync.NewCond(&b.mu)
 	return b
 }
@@ -107,11 +114,14 @@ func (e *LargeError) Error() string {
 // Busy returns a [SpentError] while no new run may start.
 func (b *Budget) Busy() error {
 	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.used > b.newRequestLimit() {
-		return SpentError{b.limit}
+	over := b.used - b.newRequestLimit()
+	limit := b.limit
+	b.mu.Unlock()
+	if over <= 0 {
+		return nil
 	}
-	return nil
+	b.clients.disconnectIdle(over)
+	return SpentError{limit}
 }
 
 // newRequestLimit is the limit for new requests and replays. It leaves a tenth to the runs in flight.
@@ -120,15 +130,19 @@ func (b *Budget) newRequestLimit() int64 { return b.limit - b.limit/10 }
 // Allowance is the room that one holder has taken from a budget.
 type Allowance struct {
 	// Budget is the budget that the room is taken from.
-	Budget *Budget
-	bytes  int64 // under the budget's lock
-	// of is the allowance of the same run that came first, nil for that itself. Both wait, and exceed
-	// the limit, as one: else a run would wait for its own room.
-	of *Allowance
-	// age is the number of the run, 0 until it takes room; waited is how long it has waited.
-	age        uint64
-	waited     time.Duration
+	Budget     *Budget
+	bytes      int64       // under the budget's lock
+	run        *run        // nil for a request, and until a run takes room
 	unverified *unverified // nil for anything else
+}
+
+// run is what all allowances of one run share: they wait, and exceed the limit, as one. Else a run would wait
+// for its own room.
+type run struct {
+	id      string        // its execution ID, "" if it is unknown
+	age     uint64        // its number
+	waited  time.Duration // how long it has waited
+	exceeds bool          // it may exceed the limit
 }
 
 const (
@@ -147,6 +161,14 @@ const (
 // Admit takes room for n bytes of a request that is not in flight yet. If there is none, it returns a
 // [SpentError] or a [*LargeError].
 func (a *Allowance) Admit(n int) error {
+	err := a.admit(n)
+	if _, full := errors.AsType[SpentError](err); full {
+		a.Budget.clients.disconnectIdle(int64(n))
+	}
+	return err
+}
+
+func (a *Allowance) admit(n int) error {
 	b := a.Budget
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -181,14 +203,25 @@ func (a *Allowance) Taken() int64 {
 }
 
 // Part returns another allowance of the same run.
-func (a *Allowance) Part() Allowance { return Allowance{Budget: a.Budget, of: a.run()} }
+func (a *Allowance) Part() Allowance {
+	a.Budget.mu.Lock()
+	defer a.Budget.mu.Unlock()
+	return Allowance{Budget: a.Budget, run: a.runLocked()}
+}
 
-// run is the allowance that stands for the run.
-func (a *Allowance) run() *Allowance {
-	if a.of != nil {
-		return a.of
+// SetRun says of which run the room is.
+func (a *Allowance) SetRun(executionID string) {
+	a.Budget.mu.Lock()
+	defer a.Budget.mu.Unlock()
+	a.runLocked().id = executionID
+}
+
+func (a *Allowance) runLocked() *run {
+	if a.run == nil {
+		a.Budget.begun++
+		a.run = &run{age: a.Budget.begun}
 	}
-	return a
+	return a.run
 }
 
 func (a *Allowance) addLocked(n int64) {
@@ -204,10 +237,7 @@ func (a *Allowance) TryTake(n int) bool {
 	b := a.Budget
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if run := a.run(); run.age == 0 {
-		b.begun++
-		run.age = b.begun
-	}
+	a.runLocked()
 	if a.bytes+int64(n) <= SmallBody {
 		a.addLocked(int64(n))
 		return true
@@ -217,11 +247,8 @@ func (a *Allowance) TryTake(n int) bool {
 
 func (a *Allowance) takeLocked(n int64) bool {
 	b := a.Budget
-	if n > 0 && b.used+n > b.limit {
-		if b.exceeding != nil && b.exceeding.run() != a.run() {
-			return false
-		}
-		b.exceeding = a
+	if n > 0 && b.used+n > b.limit && !a.run.exceeds {
+		return false
 	}
 	a.addLocked(n)
 	return true
@@ -234,10 +261,10 @@ func (a *Allowance) Take(n int) bool {
 		return true
 	}
 	start := time.Now()
-	ctx, cancel := context.WithTimeout(context.Background(), RoomTimeout-a.run().waited)
+	ctx, cancel := context.WithTimeout(context.Background(), RoomTimeout-a.run.waited)
 	defer cancel()
 	took := a.wait(ctx, &a.Budget.runs, n)
-	a.run().waited += time.Since(start)
+	a.run.waited += time.Since(start)
 	return took
 }
 
@@ -254,15 +281,20 @@ func (a *Allowance) TakeReplay(ctx context.Context, n int) error {
 func (a *Allowance) wait(ctx context.Context, queue *[]*waiter, n int) bool {
 	b, w := a.Budget, &waiter{a, int64(n), make(chan struct{})}
 	b.mu.Lock()
-	at, _ := slices.BinarySearchFunc(*queue, a.run().age, func(w *waiter, age uint64) int {
-		if w.of.run().age <= age { // replays have no age, and stay in their order
-			return -1
-		}
-		return 1
-	})
+	at := len(*queue)
+	if a.run != nil { // else it is a replay, and stays in its order
+		at, _ = slices.BinarySearchFunc(*queue, a.run.age, func(w *waiter, age uint64) int {
+			if w.of.run.age <= age {
+				return -1
+			}
+			return 1
+		})
+	}
 	*queue = slices.Insert(*queue, at, w)
 	b.grantLocked()
+	b.awaitStallLocked()
 	b.mu.Unlock()
+	b.clients.disconnectIdle(int64(n))
 	select {
 	case <-w.granted:
 		return true
@@ -279,31 +311,75 @@ func (a *Allowance) wait(ctx context.Context, queue *[]*waiter, n int) bool {
 	return false
 }
 
-// grantLocked gives room to the waiters while there is some. After it, runs wait only while another
-// run exceeds the limit.
+// grantLocked gives room to the waiters while there is some.
 func (b *Budget) grantLocked() {
-	if b.exceeding != nil && (b.used <= b.limit || b.exceeding.bytes == 0) {
-		b.exceeding = nil
-	}
 	for len(b.runs) > 0 && b.runs[0].of.takeLocked(b.runs[0].bytes) {
-		b.runs = granted(b.runs)
+		b.runs = b.grantedLocked(b.runs)
 	}
-	for len(b.replays) > 0 {
-		w := b.replays[0]
-		switch {
-		case b.used+w.bytes <= b.newRequestLimit():
-			w.of.addLocked(w.bytes)
-		case w.bytes <= b.newRequestLimit() || !w.of.takeLocked(w.bytes): // a larger one never fits
-			return
-		}
-		b.replays = granted(b.replays)
+	for len(b.replays) > 0 && b.used+b.replays[0].bytes <= b.newRequestLimit() {
+		b.replays[0].of.addLocked(b.replays[0].bytes)
+		b.replays = b.grantedLocked(b.replays)
 	}
 }
 
-// granted notifies the first waiter of a queue, and removes it.
-func granted(queue []*waiter) []*waiter {
+// stallTimeout is how long nothing is granted or released before a run may exceed the limit.
+const stallTimeout = 250 * time.Millisecond
+
+// awaitStallLocked starts the timer if something waits.
+func (b *Budget) awaitStallLocked() {
+	switch {
+	case len(b.runs) == 0 && len(b.replays) == 0:
+	case b.stall == nil:
+		b.progressed = time.Now()
+		b.stall = time.AfterFunc(stallTimeout, b.stalled)
+	default:
+		b.stall.Reset(max(0, time.Until(b.progressed.Add(stallTimeout))))
+	}
+}
+
+// stalled lets the oldest run that waits exceed the limit if there was no progress. A replay that can never
+// fit may do so if no run waits.
+func (b *Budget) stalled() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if time.Since(b.progressed) >= stallTimeout {
+		b.progressed = time.Now()
+		if len(b.runs) > 0 {
+			b.runs[0].of.run.exceeds = true
+			b.grantLocked()
+		} else if len(b.replays) > 0 && b.replays[0].bytes > b.newRequestLimit() {
+			b.replays[0].of.addLocked(b.replays[0].bytes)
+			b.replays = b.grantedLocked(b.replays)
+		}
+	}
+	b.awaitStallLocked()
+}
+
+// grantedLocked notifies the first waiter of a queue, and removes it.
+func (b *Budget) grantedLocked(queue []*waiter) []*waiter {
+	b.progressed = time.Now()
 	close(queue[0].granted)
 	return slices.Delete(queue, 0, 1)
+}
+
+// waits reports whether the run with this execution ID waits for room.
+func (b *Budget) waits(executionID string) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	is := func(w *waiter) bool { return w.of.run.id == executionID }
+	return executionID != "" && slices.ContainsFunc(b.runs, is)
+}
+
+// needs returns how many bytes those need that wait.
+func (b *Budget) needs() (n int64) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, queue := range [][]*waiter{b.runs, b.replays} {
+		for _, w := range queue {
+			n += w.bytes
+		}
+	}
+	return n
 }
 
 // Release releases n bytes of the room, at most what was taken.
@@ -317,6 +393,9 @@ func (a *Allowance) releaseLocked(n int64) {
 	n = min(n, a.bytes)
 	a.bytes -= n
 	a.Budget.used -= n
+	if n > 0 {
+		a.Budget.progressed = time.Now()
+	}
 	if a.unverified != nil {
 		a.Budget.unverified -= n
 		a.Budget.changed.Broadcast()
@@ -345,28 +424,27 @@ func (b *Budget) RemoveUnstored(body []byte) {
 	delete(b.unstored, &body[0])
 }
 
-// shareUnstored keeps the recording of a body that is not stored yet. It returns nil if there is none.
-func (b *Budget) shareUnstored(body []byte) (release func()) {
+// shareUnstored uses the recording of a body that is not stored yet. It returns nil if there is none.
+func (b *Budget) shareUnstored(body []byte) (of Held, release func()) {
 	b.mu.Lock()
-	of := b.unstored[&body[0]]
+	unstored := b.unstored[&body[0]]
 	b.mu.Unlock()
-	if of == nil || !of.KeepHeld() {
-		return nil
+	if unstored == nil || !unstored.Use() {
+		return nil, nil
 	}
-	return sync.OnceFunc(of.Unkeep)
+	return unstored, sync.OnceFunc(unstored.Unuse)
 }
 
 // Share takes room for a body that a request is answered with, once for all requests that are answered
-// with the same body. It returns nil if there is no room, unless the body is held anyway, or another
-// request has taken room for it. A body that is not stored yet has its room already. If a exceeds the
-// limit, the body exceeds it in its place.
-func (a *Allowance) Share(body []byte, held bool) (release func()) {
+// with the same body. It returns what holds the body, and nil if there is no room, unless the body is held
+// anyway, or another request has taken room for it. A body that is not stored yet has its room already.
+func (a *Allowance) Share(body []byte, held bool) (of Held, release func()) {
 	b := a.Budget
 	if len(body) == 0 {
-		return func() {}
+		return a, func() {}
 	}
-	if release := b.shareUnstored(body); release != nil {
-		return release
+	if of, release := b.shareUnstored(body); release != nil {
+		return of, release
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -374,20 +452,17 @@ func (a *Allowance) Share(body []byte, held bool) (release func()) {
 	if s == nil {
 		size := int64(len(body))
 		if !held && (len(b.replays) > 0 || b.used+size > b.newRequestLimit()) {
-			return nil
+			return nil, nil
 		}
 		s = &sharedBody{allowance: Allowance{Budget: b}}
 		s.allowance.addLocked(size)
-		if b.exceeding == a {
-			b.exceeding = &s.allowance
-		}
 		if b.shared == nil {
 			b.shared = make(map[*byte]*sharedBody)
 		}
 		b.shared[&body[0]] = s
 	}
 	s.users++
-	return sync.OnceFunc(func() {
+	return s, sync.OnceFunc(func() {
 		b.mu.Lock()
 		defer b.mu.Unlock()
 		if s.users--; s.users == 0 {
@@ -396,3 +471,17 @@ func (a *Allowance) Share(body []byte, held bool) (release func()) {
 		}
 	})
 }
+
+// Freeable implements [Held].
+func (s *sharedBody) Freeable(clients int) int64 {
+	b := s.allowance.Budget
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if s.users > clients {
+		return 0
+	}
+	return s.allowance.bytes
+}
+
+// Freeable implements [Held].
+func (a *Allowance) Freeable(int) int64 { return a.Taken() }

@@ -28,8 +28,9 @@ const (
 	limit = 10 * unit // nine tenths are 9 units
 )
 
-// Each step is one of a holder, in units: a run or a replay takes room, or a holder releases some.
-// want has the units in use after it, and waits the holders that wait then.
+// Each step is one of a holder, in units: a run or a replay takes room, or a holder releases some. The holder
+// "-" is the stallTimeout in which nothing happens. want has the units in use after the step, and waits the
+// holders that wait then.
 func TestBudget(t *testing.T) {
 	type step struct {
 		of     string // a run begins with r, a replay with p, a request with q; r1+ is another allowance of r1
@@ -41,18 +42,17 @@ func TestBudget(t *testing.T) {
 	for name, steps := range map[string][]step{
 		"runs get the whole limit":          {{of: "r1", units: 10, want: 10}},
 		"requests get nine tenths":          {{of: "q1", units: 9, want: 9}, {of: "q2", units: 1, want: 9, refuse: true}},
-		"replays get nine tenths":           {{of: "p1", units: 9, want: 9}, {of: "p2", units: 1, want: 9, waits: "p2"}, {of: "p1", units: -1, want: 9}},
-		"a replay waits for runs":           {{of: "r1", units: 9, want: 9}, {of: "p1", units: 2, want: 9, waits: "p1"}, {of: "r1", units: -9, want: 2}},
-		"a replay over the limit":           {{of: "r1", units: 1, want: 1}, {of: "p1", units: 12, want: 13}, {of: "p2", units: 12, want: 13, waits: "p2"}, {of: "p1", units: -12, want: 13}},
+		"replays get nine tenths":           {{of: "p1", units: 9, want: 9}, {of: "p2", units: 1, want: 9, waits: "p2"}, {of: "-", want: 9, waits: "p2"}, {of: "p1", units: -1, want: 9}},
+		"a replay waits for runs":           {{of: "r1", units: 9, want: 9}, {of: "p1", units: 2, want: 9, waits: "p1"}, {of: "-", want: 9, waits: "p1"}, {of: "r1", units: -9, want: 2}},
+		"a replay that never fits":          {{of: "r1", units: 1, want: 1}, {of: "p1", units: 12, want: 1, waits: "p1"}, {of: "p2", units: 12, want: 1, waits: "p1 p2"}, {of: "-", want: 13, waits: "p2"}, {of: "-", want: 25}},
 		"replays in the order they came":    {{of: "p1", units: 9, want: 9}, {of: "p2", units: 5, want: 9, waits: "p2"}, {of: "p3", units: 1, want: 9, waits: "p2 p3"}, {of: "p1", units: -2, want: 7, waits: "p2 p3"}, {of: "p1", units: -7, want: 6}},
-		"the oldest of all exceeds":         {{of: "r1", units: 5, want: 5}, {of: "r2", units: 5, want: 10}, {of: "r1", units: 3, want: 13}, {of: "r2", units: 1, want: 13, waits: "r2"}, {of: "r1", units: 2, want: 15, waits: "r2"}, {of: "r1", units: -10, want: 6}},
-		"the older of two that wait":        {{of: "r1", units: 3, want: 3}, {of: "r2", units: 3, want: 6}, {of: "r3", units: 4, want: 10}, {of: "r3", units: 1, want: 11}, {of: "r2", units: 1, want: 11, waits: "r2"}, {of: "r1", units: 1, want: 11, waits: "r1 r2"}, {of: "r3", units: -1, want: 11, waits: "r2"}},
-		"all that wait, one by one":         {{of: "r1", units: 5, want: 5}, {of: "r2", units: 5, want: 10}, {of: "r3", units: 5, want: 15}, {of: "r1", units: 5, want: 15, waits: "r1"}, {of: "r2", units: 5, want: 15, waits: "r1 r2"}, {of: "r3", units: -5, want: 15, waits: "r2"}, {of: "r1", units: -10, want: 10}},
-		"two allowances exceed as one":      {{of: "r1", units: 11, want: 11}, {of: "r1+", units: 3, want: 14}, {of: "r2", units: 1, want: 14, waits: "r2"}, {of: "r1", units: -11, want: 4}},
-		"while one of two exceeds":          {{of: "r1", units: 5, want: 5}, {of: "r1+", units: 12, want: 17}, {of: "r2", units: 1, want: 17, waits: "r2"}, {of: "r1", units: -5, want: 12, waits: "r2"}, {of: "r1+", units: -3, want: 10}},
-		"two allowances wait as one":        {{of: "r1", units: 1, want: 1}, {of: "r2", units: 10, want: 11}, {of: "r3", units: 1, want: 11, waits: "r3"}, {of: "r1+", units: 1, want: 11, waits: "r3 r1+"}, {of: "r2", units: -10, want: 3}},
-		"a run passes no older one":         {{of: "r1", units: 9, want: 9}, {of: "r2", units: 9, want: 18}, {of: "r1", units: 2, want: 18, waits: "r1"}, {of: "r3", units: 1, want: 18, waits: "r1 r3"}, {of: "r2", units: -9, want: 11, waits: "r3"}, {of: "r1", units: -1, want: 11}},
-		"runs before replays":               {{of: "r1", units: 10, want: 10}, {of: "r2", units: 1, want: 11}, {of: "p1", units: 1, want: 11, waits: "p1"}, {of: "r3", units: 5, want: 11, waits: "r3 p1"}, {of: "r1", units: -6, want: 10, waits: "p1"}, {of: "r3", units: -5, want: 6}},
+		"a run waits":                       {{of: "r1", units: 10, want: 10}, {of: "r2", units: 1, want: 10, waits: "r2"}, {of: "r1", units: -1, want: 10}},
+		"the oldest that waits exceeds":     {{of: "r1", units: 5, want: 5}, {of: "r2", units: 5, want: 10}, {of: "r2", units: 1, want: 10, waits: "r2"}, {of: "r1", units: 3, want: 10, waits: "r1 r2"}, {of: "-", want: 13, waits: "r2"}, {of: "r1", units: 2, want: 15, waits: "r2"}, {of: "r1", units: -10, want: 6}},
+		"and then the next":                 {{of: "r1", units: 10, want: 10}, {of: "r2", units: 1, want: 10, waits: "r2"}, {of: "r3", units: 1, want: 10, waits: "r2 r3"}, {of: "-", want: 11, waits: "r3"}, {of: "-", want: 12}},
+		"not while there is progress":       {{of: "r1", units: 12, want: 0, waits: "r1"}, {of: "-", want: 12}, {of: "r2", units: 1, want: 12, waits: "r2"}, {of: "r1", units: -1, want: 11, waits: "r2"}, {of: "r1", units: -1, want: 10, waits: "r2"}, {of: "-", want: 11}},
+		"two allowances exceed as one":      {{of: "r1", units: 11, want: 0, waits: "r1"}, {of: "-", want: 11}, {of: "r1+", units: 3, want: 14}, {of: "r2", units: 1, want: 14, waits: "r2"}, {of: "r1", units: -11, want: 4}},
+		"two allowances wait as one":        {{of: "r1", units: 1, want: 1}, {of: "r2", units: 9, want: 10}, {of: "r3", units: 1, want: 10, waits: "r3"}, {of: "r1+", units: 1, want: 10, waits: "r3 r1+"}, {of: "-", want: 11, waits: "r3"}, {of: "r2", units: -9, want: 3}},
+		"runs before replays":               {{of: "r1", units: 10, want: 10}, {of: "p1", units: 1, want: 10, waits: "p1"}, {of: "r3", units: 5, want: 10, waits: "r3 p1"}, {of: "r1", units: -5, want: 10, waits: "p1"}, {of: "r3", units: -5, want: 6}},
 		"a request beside a run that waits": {{of: "r1", units: 10, want: 10}, {of: "q1", units: 1, want: 10, refuse: true}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -64,11 +64,15 @@ func TestBudget(t *testing.T) {
 					a := holders[s.of]
 					if a == nil {
 						a = next()
-						a.of = holders[strings.TrimSuffix(s.of, "+")] // nil for itself
+						if of, is := strings.CutSuffix(s.of, "+"); is {
+							*a = holders[of].Part()
+						}
 						holders[s.of] = a
 						all = append(all, s.of)
 					}
 					switch {
+					case s.of == "-":
+						time.Sleep(stallTimeout)
 					case s.units < 0:
 						a.Release(int64(-s.units) * unit)
 					case s.of[0] == 'q':
@@ -170,24 +174,34 @@ func TestRequestsThatNeverFit(t *testing.T) {
 	wantUsed(t, b, 9*unit)
 }
 
-// A run waits for RoomTimeout in all, and takes nothing then.
+// A run waits for RoomTimeout in all, however much goes on meanwhile, and takes nothing then.
 func TestRunWaitsForRoomTimeout(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b, next := budgetOf(limit)
 		others, run := next(), next()
-		others.Take(limit + unit)
+		others.Count(limit)
 		began := time.Now()
-		time.AfterFunc(10*time.Second, others.ReleaseAll)
+		done := make(chan struct{})
+		defer close(done)
+		go func() {
+			for {
+				select {
+				case <-done:
+					return
+				case <-time.After(stallTimeout / 2):
+					others.Count(1)
+					others.Release(1)
+				}
+			}
+		}()
+		time.AfterFunc(10*time.Second, func() { others.Release(unit) })
 		if !run.Take(unit) || time.Since(began) != 10*time.Second {
 			t.Errorf("the run waited for %v", time.Since(began))
 		}
-		others.Take(limit + unit)
 		if run.Take(unit) || time.Since(began) != RoomTimeout {
 			t.Errorf("the run waited for %v in all; want %v", time.Since(began), RoomTimeout)
 		}
-		wantUsed(t, b, limit+2*unit)
-		others.ReleaseAll()
-		wantUsed(t, b, unit)
+		wantUsed(t, b, limit)
 	})
 }
 
@@ -232,15 +246,15 @@ func TestSharedBodyCountsOnce(t *testing.T) {
 	body, other := make([]byte, 5*unit), make([]byte, 5*unit)
 	var releases []func()
 	for range 3 {
-		releases = append(releases, next().Share(body, false))
+		releases = append(releases, share(next(), body, false))
 		wantUsed(t, b, 5*unit)
 	}
-	if next().Share(other, false) != nil {
+	if share(next(), other, false) != nil {
 		t.Error("there is room for another one")
 	}
-	releases = append(releases, next().Share(other, true))
+	releases = append(releases, share(next(), other, true))
 	wantUsed(t, b, 10*unit)
-	if got := next().Share(body, false); got == nil {
+	if got := share(next(), body, false); got == nil {
 		t.Error("a body that is held already has no room")
 	} else {
 		got()
@@ -255,39 +269,18 @@ func TestSharedBodyCountsOnce(t *testing.T) {
 	wantUsed(t, b, 0)
 }
 
-// A replay that exceeds the limit is alone until its body is released: those behind it wait.
-func TestReplaysOverTheLimitOneByOne(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b, next := budgetOf(limit)
-		var releases []func()
-		for range 3 {
-			go func() {
-				taken := next()
-				if err := taken.TakeReplay(t.Context(), 12*unit); err != nil {
-					t.Error(err)
-				}
-				release := taken.Share(make([]byte, 12*unit), true)
-				taken.ReleaseAll()
-				releases = append(releases, release)
-			}()
-			synctest.Wait()
-		}
-		for range 3 {
-			wantUsed(t, b, 12*unit)
-			release := releases[0]
-			releases = releases[1:] // before the next one appends
-			release()
-			synctest.Wait()
-		}
-		wantUsed(t, b, 0)
-	})
+func share(a *Allowance, body []byte, held bool) (release func()) {
+	_, release = a.Share(body, held)
+	return release
 }
+
+// room returns an allowance of a budget that is never reached.
+func room() *Allowance { return &Allowance{Budget: New(1 << 30)} }
 
 // A small response never waits, whoever holds the room: it could only be lost.
 func TestSmallResponsesNeedNotWait(t *testing.T) {
 	b, next := budgetOf(limit)
-	next().Count(limit)
-	next().TryTake(unit) // exceeds the limit
+	next().Count(limit + unit)
 	run := next()
 	for range 2 {
 		if !run.TryTake(SmallBody / 2) {

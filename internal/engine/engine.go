@@ -72,8 +72,9 @@ type Engine struct {
 	flights     flights
 	withdrawals withdrawals
 	// unsettled counts the requests that are claiming, the runs in flight, and the ends
-	// of runs that are not stored yet. observed counts those that are [Request.Observed].
-	unsettled, observed tally
+	// of runs that are not stored yet. observed counts those that are [Request.Observed], and inner those
+	// that are [Request.Inner].
+	unsettled, observed, inner tally
 
 	// ctx ends when the engine is closed, and with it the work in the background.
 	ctx        context.Context
@@ -151,6 +152,8 @@ type Request struct {
 	// Observed reports whether the request reaches the upstream whatever the engine decides. Only
 	// the store's operations count it, and it has a limit of its own ([Limits.InFlight]).
 	Observed bool
+	// Inner reports whether the request is part of a run of this process, which counts in its place.
+	Inner bool
 	// Timeout is the time limit of the run, 0 for none. The engine does not renew the lease of a
 	// run that takes longer, for example because its client does not read a stream to the
 	// end. Then another request can take the key over.
@@ -209,13 +212,13 @@ func (e *Engine) claimForFlight(f *flight, c idempotency.Claim, req Request) *Ru
 	counted, answered := false, false
 	defer func() {
 		if counted {
-			e.tally(req.Observed).add(-1)
+			e.tally(req.Observed, req.Inner).add(-1)
 		}
 		if !answered { // the store has panicked
 			f.end(runOver, idempotency.Claimed{}, errors.New("the store failed"))
 		}
 	}()
-	if found, err := e.admitClaim(c, req.Observed); err != nil {
+	if found, err := e.admitClaim(c, req); err != nil {
 		answered = true
 		f.end(runOver, found, err)
 		return nil
@@ -281,11 +284,15 @@ func (e *Engine) observer(observed bool) Observer {
 }
 
 // tally returns the counter for a request that is not settled.
-func (e *Engine) tally(observed bool) *tally {
-	if observed {
+func (e *Engine) tally(observed, inner bool) *tally {
+	switch {
+	case observed:
 		return &e.observed
+	case inner:
+		return &e.inner
+	default:
+		return &e.unsettled
 	}
-	return &e.unsettled
 }
 
 // Timeout returns the time limit for one operation of the store.

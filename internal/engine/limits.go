@@ -68,8 +68,8 @@ func (m *member) wait(seen flightState) (reached Limit, err error) {
 // A limit refuses only runs. When one is reached, admitClaim asks the store whether this request
 // would run. The answer may change before the claim, so there may be one run too many for a
 // moment.
-func (e *Engine) admitClaim(c idempotency.Claim, observed bool) (found idempotency.Claimed, err error) {
-	reached, full := e.reserveClaim(observed)
+func (e *Engine) admitClaim(c idempotency.Claim, req Request) (found idempotency.Claimed, err error) {
+	reached, full := e.reserveClaim(req)
 	if full == nil {
 		return idempotency.Claimed{}, nil
 	}
@@ -79,20 +79,20 @@ func (e *Engine) admitClaim(c idempotency.Claim, observed bool) (found idempoten
 	}
 	if idempotency.Decide(found.Record, c, found.Now) == idempotency.Proceed {
 		if reached != "" {
-			e.observer(observed).Overloaded(reached)
+			e.observer(req.Observed).Overloaded(reached)
 		}
 		return found, full
 	}
-	e.tally(observed).add(1)
+	e.tally(req.Observed, req.Inner).add(1)
 	return idempotency.Claimed{}, nil
 }
 
 // reserveClaim counts a claim as unsettled, unless no more runs may start. full says why, and
 // reached is the limit that was reached, "" for other reasons.
-func (e *Engine) reserveClaim(observed bool) (reached Limit, full error) {
+func (e *Engine) reserveClaim(req Request) (reached Limit, full error) {
 	var noRoom error
-	unsettled := e.tally(observed)
-	if e.options.Room != nil {
+	unsettled := e.tally(req.Observed, req.Inner)
+	if e.options.Room != nil && !req.Inner {
 		noRoom = e.options.Room()
 	}
 	e.flights.mu.Lock()
@@ -104,7 +104,7 @@ func (e *Engine) reserveClaim(observed bool) (reached Limit, full error) {
 		return LimitBuffered, fmt.Errorf("%w: %w", ErrOverloaded, noRoom)
 	case e.withdrawals.inDoubt.count() >= maxWithdrawals: // not a limit: the store does not answer
 		return "", fmt.Errorf("%d claims in doubt wait for the store to answer", maxWithdrawals)
-	case limit > 0 && unsettled.count() >= limit:
+	case limit > 0 && !req.Inner && unsettled.count() >= limit:
 		return LimitInFlight, overloaded("runs in flight", limit)
 	}
 	unsettled.add(1)

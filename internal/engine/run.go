@@ -20,10 +20,10 @@ type Run struct {
 	label   string
 	policy  idempotency.Policy
 	timeout time.Duration
-	// observed is [Request.Observed].
-	observed bool
-	record   *idempotency.Record
-	lease    lease
+	// observed is [Request.Observed], and inner [Request.Inner].
+	observed, inner bool
+	record          *idempotency.Record
+	lease           lease
 	// lapsed is what Lapsed returns.
 	lapsed string
 	// wasLost reports whether the store has ever lost the claim, and with it the response that
@@ -44,7 +44,7 @@ type Run struct {
 func (e *Engine) newRun(f *flight, c idempotency.Claim, req Request, got idempotency.Claimed) *Run {
 	c.PrevToken = got.Record.PrevToken
 	r := &Run{
-		engine: e, flight: f, claim: c, label: req.Label, policy: req.Policy, timeout: req.Timeout, observed: req.Observed, record: got.Record,
+		engine: e, flight: f, claim: c, label: req.Label, policy: req.Policy, timeout: req.Timeout, observed: req.Observed, inner: req.Inner, record: got.Record,
 	}
 	if got.Previous != nil && got.Previous.State == idempotency.InFlight && got.Previous.Token != c.Token {
 		r.lapsed = got.Previous.ExecutionID

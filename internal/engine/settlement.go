@@ -238,7 +238,7 @@ func (r *Run) neverStored(why error) Result {
 func (r *Run) settled(result Result) {
 	r.engine.observer(r.observed).RunEnded(r.label, result)
 	r.responseDone()
-	r.engine.tally(r.observed).add(-1)
+	r.engine.tally(r.observed, r.inner).add(-1)
 }
 
 // responseDone calls onStored, the first time.

@@ -85,7 +85,7 @@ func (e *Engine) Finish(ctx context.Context) error {
 }
 
 func (e *Engine) awaitSettled(ctx context.Context) error {
-	for _, t := range []*tally{&e.unsettled, &e.observed} {
+	for _, t := range []*tally{&e.unsettled, &e.observed, &e.inner} {
 		if n, err := t.wait(ctx); err != nil {
 			return fmt.Errorf("%d runs are not settled: %w", n, err)
 		}
@@ -96,7 +96,7 @@ func (e *Engine) awaitSettled(ctx context.Context) error {
 // Idle reports whether every run is settled and no claim is in doubt. It is final once no new
 // request can call [Engine.Claim]: a settlement that leaves a claim in doubt counts it first.
 func (e *Engine) Idle() bool {
-	return e.unsettled.count() == 0 && e.observed.count() == 0 && e.withdrawals.inDoubt.count() == 0
+	return e.unsettled.count() == 0 && e.observed.count() == 0 && e.inner.count() == 0 && e.withdrawals.inDoubt.count() == 0
 }
 
 // failing is since when every settlement has failed.

@@ -50,7 +50,7 @@ func TestTooManyClaimsInDoubt(t *testing.T) {
 			t.Errorf("%d claims count as unsettled", e.unsettled.n)
 		}
 		e.withdrawals.inDoubt.add(-1)
-		if _, full := e.reserveClaim(false); full != nil {
+		if _, full := e.reserveClaim(Request{}); full != nil {
 			t.Errorf("no claim may be made with one in doubt fewer: %v", full)
 		}
 		return d

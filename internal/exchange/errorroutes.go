@@ -203,21 +203,15 @@ func (p *errorPage) send() {
 		return
 	}
 	p.sent = true
-	p.replaceHeader()
+	replaceHeader(p.to.Client, p.header)
 	p.to.Client.WriteHeader(p.status)
-}
-
-func (p *errorPage) replaceHeader() {
-	own := p.to.Client.Header()
-	clear(own)
-	maps.Copy(own, p.header)
 }
 
 // answered reports whether the routes wrote a page. If not, the header that they set goes to the
 // client with another body.
 func (p *errorPage) answered() bool {
 	if !p.sent {
-		p.replaceHeader()
+		replaceHeader(p.to.Client, p.header)
 		maps.DeleteFunc(p.to.Client.Header(), func(name string, _ []string) bool {
 			return name == "Content-Length" || httpfield.DescribesBody(name)
 		})

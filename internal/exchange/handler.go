@@ -69,6 +69,8 @@ type exchange struct {
 	info *report.Info
 	next caddyhttp.Handler
 
+	// within is the execution ID of the run that the request is part of, "" for none.
+	within    string
 	openStore *storepool.Store // until it is left
 	first     *report.FirstRun // nil for none
 }
@@ -80,7 +82,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyht
 	if !h.keys.Applies(r) {
 		return next.ServeHTTP(w, r)
 	}
-	x := &exchange{Handler: h, w: w, r: r, info: info, next: next}
+	x := &exchange{Handler: h, w: w, r: r, info: info, next: next, within: within}
 	x.Request.Init(h.keys, h.Report, h.Budget, w, r, info)
 	info.SetFirst(nil)
 	defer x.close()
@@ -89,7 +91,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyht
 		if call := x.Call(); call != nil {
 			defer call.Begin()()
 		}
-		return x.claim(d, within, forced)
+		return x.claim(d, forced)
 	case identify.Pass:
 		return x.pass(d)
 	case identify.Refusal:
@@ -164,7 +166,8 @@ func (x *exchange) passUnclaimed() error {
 type prepared struct {
 	answer idempotency.Answer
 	reader *recording.Reader // of the stream that it follows
-	// release releases the room of a replayed body that other requests may share.
+	// held is the replayed body, which other requests may share. release releases its room.
+	held    budget.Held
 	release func()
 }
 
@@ -178,7 +181,7 @@ func (p prepared) close() {
 }
 
 // claim claims the key, and does what the engine decides.
-func (x *exchange) claim(c *identify.Claim, within string, forced bool) error {
+func (x *exchange) claim(c *identify.Claim, forced bool) error {
 	request := engine.Request{
 		Key:         c.Key,
 		Origin:      x.Origin(),
@@ -187,9 +190,10 @@ func (x *exchange) claim(c *identify.Claim, within string, forced bool) error {
 		Policy:      c.Policy,
 		Timeout:     x.Timeout + budget.RoomTimeout,
 		Wait:        x.Wait,
-		Within:      within,
+		Within:      x.within,
+		Inner:       runOf(x.r.Context()) != nil,
 		Force:       forced,
-		OnWait:      x.traceWait,
+		OnWait:      func() { x.Event(report.Wait) },
 	}
 	if !x.Body.Complete() {
 		request.Wait = 0 // what is unread would stall its HTTP/2 connection, and the run on it
@@ -219,7 +223,7 @@ func (x *exchange) claim(c *identify.Claim, within string, forced bool) error {
 	case *engine.Run:
 		return x.execute(d, &c.Policy)
 	case engine.Replay:
-		x.replay(d, ready.answer)
+		x.replay(d, ready)
 	case engine.Follow:
 		x.follow(d, ready.reader)
 	case engine.Refusal:
@@ -227,8 +231,6 @@ func (x *exchange) claim(c *identify.Claim, within string, forced bool) error {
 	}
 	return nil
 }
-
-func (x *exchange) traceWait() { x.Event(report.Wait) }
 
 // decide asks the engine for a decision, and prepares the answer to a duplicate. The store stays open until
 // the request leaves it, also over a reload of the configuration.
@@ -275,21 +277,15 @@ func KeepConns(server *caddyhttp.Server) {
 	})
 }
 
-// conn returns the connection on which the request came, nil if it is unknown.
-func (x *exchange) conn() net.Conn {
-	conn, _ := x.r.Context().Value(connKey{}).(net.Conn)
-	return conn
-}
-
-// toClient returns a writer to the request's client. The server's own write timeout, if it has one,
-// replaces client_idle.
+// toClient returns a writer to the request's client. A run of this process takes what it gets at the pace of
+// its own client.
 func (x *exchange) toClient() recording.Writer {
-	limit := recording.WriteLimit{Idle: x.ClientIdle, Shared: x.r.ProtoMajor == 2}
-	server, _ := x.r.Context().Value(caddyhttp.ServerCtxKey).(*caddyhttp.Server)
-	if server != nil && server.WriteTimeout > 0 {
-		limit.Idle, limit.ByServer = time.Duration(server.WriteTimeout), true
+	limit := recording.WriteLimit{Idle: x.ClientIdle, Shared: x.r.ProtoMajor == 2, Within: x.within}
+	if runOf(x.r.Context()) != nil {
+		limit.Idle = 0
 	}
-	return recording.NewWriter(x.w, x.conn(), limit)
+	conn, _ := x.r.Context().Value(connKey{}).(net.Conn) // nil if it is unknown
+	return recording.NewWriter(x.w, conn, limit)
 }
 
 // auditForce logs what became of a forced request that is not a forced run.

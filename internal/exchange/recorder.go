@@ -44,8 +44,6 @@ type recorder struct {
 	status   int
 	answered http.Header // the header when the status was written
 	declared int64       // Content-Length, -1 if there was none
-	head     bool        // the response to a HEAD, which has no body
-	unstored bool        // the body is large, kept and not stored yet: duplicates share it
 	// kept is what is kept of answered; nil until [recorder.keptHeader] is called.
 	kept map[string][]string
 	// retention is the upstream's Dedup-Retention.
@@ -53,13 +51,15 @@ type recorder struct {
 	written   int64
 	copyRoom  int // bytes taken for a copy of the body
 
-	// streaming reports whether the client gets the response as it comes. delivered is closed when the
-	// client has got it, or has left.
+	// delivered is closed when the client has got a stream, or has left.
 	delivered chan struct{}
-	streaming bool
 	// headFirst reports whether the client's header is sent before the first bytes, from which the
 	// server would guess a Content-Type.
 	headFirst   bool
+	streaming   bool            // the client gets the response as it comes
+	notExecuted bool            // the upstream sent Dedup-Not-Executed
+	head        bool            // the response to a HEAD, which has no body
+	unstored    bool            // the body is large, kept and not stored yet: duplicates share it
 	passing     bool            // the run is settled, and what follows passes to the client
 	omitted     bool            // the body is not kept
 	noRoom      bool            // the body is not kept because there was no room for it
@@ -69,12 +69,14 @@ type recorder struct {
 	panicked    any             // what the client's writer panicked with
 }
 
-// init initializes a recorder, which takes its room from a budget.
-func (c *recorder) init(to recording.Writer, limit *runLimit, maxBody int64, rules httpfield.Rules, room *budget.Budget) {
+// init initializes a recorder, which takes its room from an allowance.
+func (c *recorder) init(to recording.Writer, limit *runLimit, maxBody int64, rules httpfield.Rules, room budget.Allowance) {
 	c.client, c.toClient, c.limit, c.maxBody, c.rules = to.Client, to, limit, maxBody, rules
-	c.allowance.Budget = room
+	c.allowance = room
+	c.toClient.Hold(room.Budget, &c.record)
 	c.record.Init(&c.allowance)
 	c.record.AttachOwn(&c.own)
+	c.record.Patience = to.Patience()
 	c.found = to.Client.Header()
 	c.header, c.declared = c.found.Clone(), -1
 }
@@ -83,10 +85,14 @@ func (c *recorder) init(to recording.Writer, limit *runLimit, maxBody int64, rul
 func (c *recorder) setStatus(status int) {
 	c.status = status
 	c.retention = httpfield.First(c.header, httpfield.Retention)
+	c.notExecuted = len(c.header[httpfield.NotExecuted]) > 0
 	httpfield.RemoveDedup(c.header, c.found)
 	c.declared = httpfield.DeclaredLength(c.header)
 	c.record.Declared = c.declared
 	c.answered = maps.Clone(c.header)
+	if n := httpfield.Size(c.answered); n > budget.SmallBody { // it is held already
+		c.allowance.Count(n)
+	}
 	httpfield.RemoveForbiddenLength(status, c.answered)
 	if c.answer != nil && c.answer.Begin(status, c.answered, c.takeAnswerRoom) {
 		c.record.Declared = -1 // its client gets the end when the run is settled, not when the last byte has come
@@ -94,8 +100,8 @@ func (c *recorder) setStatus(status int) {
 	}
 }
 
-// isEventStream reports whether the response is a stream by its type.
-func (c *recorder) isEventStream() bool {
+// isEventStream reports whether a response is a stream by its type.
+func isEventStream(c *recorder) bool {
 	return strings.HasPrefix(strings.ToLower(httpfield.First(c.header, "Content-Type")), "text/event-stream") && c.declared != 0 && httpfield.BodyAllowed(c.status)
 }
 
@@ -104,9 +110,9 @@ func (c *recorder) isEventStream() bool {
 func (c *recorder) inform(status int) {
 	found, early := c.found.Clone(), c.header.Clone()
 	httpfield.RemoveDedup(early, found)
-	c.replaceHeader(early)
+	replaceHeader(c.client, early)
 	c.toClient.Inform(status)
-	c.replaceHeader(found)
+	replaceHeader(c.client, found)
 }
 
 // add records bytes of the body. It returns those that pass to the client, and reports whether the body has
@@ -199,9 +205,6 @@ func (c *recorder) takeCopyRoom() {
 	c.copyRoom = n
 }
 
-// releaseCopyRoom releases the room of the copy.
-func (c *recorder) releaseCopyRoom() { c.allowance.Release(int64(c.copyRoom)) }
-
 // notKept returns why the body is not kept, "" if it is kept.
 func (c *recorder) notKept() string {
 	switch {
@@ -217,14 +220,6 @@ func (c *recorder) notKept() string {
 // broken reports whether fewer or more bytes were written than declared.
 func (c *recorder) broken() bool {
 	return c.declared >= 0 && c.declared != c.written && httpfield.BodyAllowed(c.status) && !c.head
-}
-
-// verdict returns what the answer says. whole reports whether it is whole.
-func (c *recorder) verdict(whole bool) upstream.Verdict {
-	if c.answer == nil {
-		return upstream.Verdict{}
-	}
-	return c.answer.Verdict(whole)
 }
 
 // Shared implements [upstream.Response].
@@ -353,6 +348,7 @@ func (c *recorder) cut() {
 
 // close releases the recording, however the run has ended.
 func (c *recorder) close() {
+	c.toClient.Close()
 	c.record.Close(recording.Cut)
 	c.own.Leave()
 }
@@ -366,7 +362,7 @@ func (c *recorder) yieldHeader() {
 	}
 	if c.status == 0 {
 		httpfield.RemoveDedup(c.header, c.found)
-		c.replaceHeader(c.header)
+		replaceHeader(c.client, c.header)
 	}
 }
 
@@ -405,13 +401,13 @@ func (c *recorder) sendHeader() {
 		c.answered = c.header.Clone()
 	}
 	c.keptHeader()
-	c.replaceHeader(c.answered)
+	replaceHeader(c.client, c.answered)
 	c.client.WriteHeader(c.status)
 }
 
-// replaceHeader replaces the fields of the client's own header.
-func (c *recorder) replaceHeader(header http.Header) {
-	own := c.client.Header()
+// replaceHeader replaces the fields of a writer's header.
+func replaceHeader(w http.ResponseWriter, header http.Header) {
+	own := w.Header()
 	clear(own)
 	maps.Copy(own, header)
 }

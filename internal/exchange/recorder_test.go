@@ -89,7 +89,7 @@ func newExecution(t *testing.T, w http.ResponseWriter, r *http.Request, c Config
 	x.Request.Init(x.keys, c.Report, c.Budget, w, r, x.info)
 	e := &execution{exchange: x, run: decision.(*engine.Run), policy: policy}
 	e.startRun()
-	e.response.init(e.toClient(), &e.limit, c.MaxResponseBody, e.headers, c.Budget)
+	e.response.init(e.toClient(), &e.limit, c.MaxResponseBody, e.headers, e.room())
 	t.Cleanup(e.limit.stop)
 	t.Cleanup(e.response.close)
 	return e
@@ -117,7 +117,8 @@ func TestRunWithoutRoomIsNotKept(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		room := budget.New(1000)
 		others := &budget.Allowance{Budget: room}
-		others.Take(2 * budget.SmallBody)
+		others.Count(2 * budget.SmallBody)
+		goOn(t, others)
 		client, settled := httptest.NewRecorder(), 0
 		c := newExecution(t, client, httptest.NewRequest(http.MethodPost, "/", nil), Config{MaxResponseBody: 1 << 20, Budget: room}, func(idempotency.Settlement) {
 			if settled++; client.Body.Len() != 0 {
@@ -164,7 +165,7 @@ func TestCopyForTheStoreWaitsForRoom(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				room := budget.New(3 * budget.SmallBody)
+				room := budget.New(5 * budget.SmallBody)
 				client := httptest.NewRecorder()
 				e := newExecution(t, client, httptest.NewRequest(http.MethodPost, "/", nil), Config{MaxResponseBody: 1 << 20, Budget: room}, func(idempotency.Settlement) {})
 				r := &e.response
@@ -173,11 +174,8 @@ func TestCopyForTheStoreWaitsForRoom(t *testing.T) {
 				if _, err := e.Write(make([]byte, c.body)); err != nil {
 					t.Fatal(err)
 				}
-				others.TryTake(1) // another run is over the limit, and its body too
-				others.Count(c.others)
-				if c.others > 0 {
-					others.TryTake(large)
-				}
+				others.Count(2 * c.others)
+				goOn(t, others)
 				release := time.AfterFunc(c.release, others.ReleaseAll)
 				defer release.Stop()
 				began := time.Now()
@@ -568,3 +566,21 @@ type heldPart struct {
 }
 
 func (p heldPart) Held() int { return p.bytes }
+
+// goOn has others take and release room until the test ends, so that no run may exceed the limit.
+func goOn(t *testing.T, others *budget.Allowance) {
+	t.Helper()
+	done := make(chan struct{})
+	t.Cleanup(func() { close(done) })
+	go func() {
+		for {
+			select {
+			case <-done:
+				return
+			case <-time.After(100 * time.Millisecond):
+				others.Count(1)
+				others.Release(1)
+			}
+		}
+	}()
+}

@@ -17,6 +17,7 @@ import (
 	"github.com/caddy-dedup/caddy-dedup/internal/httpfield"
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 	"github.com/caddy-dedup/caddy-dedup/internal/identify"
+	"github.com/caddy-dedup/caddy-dedup/internal/recording"
 	"github.com/caddy-dedup/caddy-dedup/internal/report"
 	"github.com/caddy-dedup/caddy-dedup/internal/reqbody"
 	"github.com/caddy-dedup/caddy-dedup/internal/storepool"
@@ -97,7 +98,7 @@ func (x *exchange) refuseNoHandler(executionID string, attempt int) {
 // only logged.
 func (x *exchange) answerProblem(p problem, cause error) {
 	x.leaveStore() // it isn't needed while error routes run and the client reads
-	p.Key = x.KeyText()
+	p.Key, p.within = x.KeyText(), x.within
 	x.Set(p.outcome, p.ExecutionID, p.attempt)
 	leftOut, logged := int64(0), p.Code != identify.ReasonSignature // which identify logs
 	if p.Code == identify.ReasonMissing {
@@ -116,22 +117,21 @@ func (x *exchange) answerProblem(p problem, cause error) {
 	reqbody.Drain(x.w, x.r)
 	p.setHeader(x.w.Header())
 	if call := x.Call(); call != nil {
-		x.refuseCall(call, p)
+		refuseCall(x.toClient(), call, p)
 	} else if !x.serveErrorPage(caddyhttp.Error(p.Status, errors.New(string(p.Code)+": "+p.Detail))) {
 		p.write(x.w)
 	}
 }
 
 // refuseCall answers a call with a refusal.
-func (x *exchange) refuseCall(call identify.Call, p problem) {
+func refuseCall(to recording.Writer, call identify.Call, p problem) {
 	status, body := call.Refuse(identify.CallRefusal{
 		Status: p.Status, Code: string(p.Code), Message: p.Title + ": " + p.Detail, RetryAfter: p.retryAfter, ExecutionID: p.ExecutionID,
 	})
-	header := x.w.Header()
+	header := to.Client.Header()
 	header.Set("Content-Type", "application/json")
 	header.Set("Content-Length", strconv.Itoa(len(body)))
-	x.w.WriteHeader(status)
-	to := x.toClient()
+	to.Client.WriteHeader(status)
 	_ = to.Send(body) // an error means that the client has disconnected
 }
 
@@ -197,6 +197,7 @@ type problem struct {
 	attempt    int // number of the run that is the reason; 0 for none
 	retryAfter int
 	docs       string
+	within     string // the execution ID of the run that the request is part of
 }
 
 // newProblem returns the problem of one request, by the table.
@@ -228,6 +229,9 @@ func (p problem) setHeader(header http.Header) {
 	}
 	if p.retryAfter > 0 {
 		header.Set("Retry-After", strconv.Itoa(p.retryAfter))
+	}
+	if p.within != "" && p.Code != reasonFailed {
+		header.Set(httpfield.NotExecuted, string(p.Code))
 	}
 	if p.docs != "" {
 		header.Add("Link", fmt.Sprintf("<%s>; rel=\"describedby\"", p.docs))

@@ -34,10 +34,10 @@ func (x *exchange) prepareReplay(store *storepool.Store, d engine.Replay) (engin
 	if d.Response != nil {
 		if !d.Waited && len(d.Response.Body) <= budget.SmallReplay {
 			x.Allowance.Count(len(d.Response.Body))
-			return d, prepared{answer: answer}, nil
+			return d, prepared{answer: answer, held: &x.Allowance}, nil
 		}
-		if release := x.Allowance.Share(d.Response.Body, d.Waited); release != nil {
-			return d, prepared{answer: answer, release: release}, nil
+		if held, release := x.Allowance.Share(d.Response.Body, d.Waited); release != nil {
+			return d, prepared{answer: answer, held: held, release: release}, nil
 		}
 	}
 	reqbody.Drain(x.w, x.r) // otherwise requests that wait would wait for each other's bodies
@@ -60,21 +60,21 @@ func (x *exchange) prepareReplay(store *storepool.Store, d engine.Replay) (engin
 		return refused, prepared{}, nil
 	}
 	d.Response = response
-	release := x.Allowance.Share(response.Body, true) // another request may have read it too
+	held, release := x.Allowance.Share(response.Body, true) // another request may have read it too
 	x.Allowance.ReleaseAll()
-	return d, prepared{answer: x.OnDuplicate.Answer(d.Record, response, d.Waited), release: release}, nil
+	return d, prepared{answer: x.OnDuplicate.Answer(d.Record, response, d.Waited), held: held, release: release}, nil
 }
 
 var errReplayGone = errors.New("the response is no longer kept")
 
 // replay answers a duplicate of a run that has ended.
-func (x *exchange) replay(d engine.Replay, answer idempotency.Answer) {
+func (x *exchange) replay(d engine.Replay, ready prepared) {
 	if x.first != nil && d.Response != nil {
 		x.first.Give(d.Response)
 	}
-	response, outcome := answer.Response, report.Outcome(answer.Kind)
+	response, outcome := ready.answer.Response, report.Outcome(ready.answer.Kind)
 	switch {
-	case answer.Kind == idempotency.AnswerConflict:
+	case ready.answer.Kind == idempotency.AnswerConflict:
 		x.answerProblem(x.conflict(d), nil)
 		return
 	case response.Omitted && x.mode != delivery.ModeWebhook:
@@ -112,6 +112,8 @@ func (x *exchange) replay(d engine.Replay, answer idempotency.Answer) {
 		return
 	}
 	to := x.toClient()
+	to.Hold(x.Budget, ready.held)
+	defer to.Close()
 	for _, part := range parts {
 		if to.Send(part) != nil {
 			panic(http.ErrAbortHandler) // a cut response must not look whole
@@ -156,6 +158,8 @@ func (x *exchange) follow(d engine.Follow, reader *recording.Reader) {
 	x.w.WriteHeader(stream.head.Status)
 	to := x.toClient()
 	to.Flushes = true
+	to.Hold(x.Budget, stream.record)
+	defer to.Close()
 	if stream.headFirst && to.Flush() != nil || to.Follow(x.r.Context(), reader) != recording.Whole {
 		panic(http.ErrAbortHandler) // a cut response must not look whole
 	}

@@ -16,6 +16,7 @@ import (
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 	"go.uber.org/zap"
 
+	"github.com/caddy-dedup/caddy-dedup/internal/budget"
 	"github.com/caddy-dedup/caddy-dedup/internal/engine"
 	"github.com/caddy-dedup/caddy-dedup/internal/httpfield"
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
@@ -53,7 +54,8 @@ func (x *exchange) execute(run *engine.Run, policy *idempotency.Policy) error {
 	upstream.Forget(x.repl())
 	e.startRun()
 	defer e.limit.stop()
-	e.response.init(x.toClient(), &e.limit, x.MaxResponseBody, x.headers, x.Budget)
+	e.response.init(x.toClient(), &e.limit, x.MaxResponseBody, x.headers, e.room())
+	e.response.allowance.SetRun(run.ExecutionID())
 	e.response.head, e.response.encrypted = e.r.Method == http.MethodHead, x.Encrypted
 	if x.Call() != nil {
 		e.response.answer = x.keys.Calls.NewAnswer(x.MaxResponseBody, e.response.allowance.Part())
@@ -76,6 +78,15 @@ func (x *exchange) execute(run *engine.Run, policy *idempotency.Policy) error {
 	returned = true
 	e.deliver(e.finish(e.ended(err)))
 	return nil
+}
+
+// room returns the room for the response: that of the run which the request is part of, or room of its own.
+// The two wait, and exceed the limit, as one.
+func (e *execution) room() budget.Allowance {
+	if front := runOf(e.r.Context()); front != nil {
+		return front.room.Part()
+	}
+	return budget.Allowance{Budget: e.Budget}
 }
 
 // panicError returns the error that stands for a panic.
@@ -111,7 +122,7 @@ func (e *execution) announce() {
 // startRun makes the request that the handlers behind get. Its context is not cancelled with the
 // client's: it has a time limit of its own, and traces the connections of transports.
 func (e *execution) startRun() {
-	e.context = runContext{client: e.r.Context(), executionID: e.run.ExecutionID()}
+	e.context = runContext{client: e.r.Context(), executionID: e.run.ExecutionID(), room: &e.response.allowance}
 	e.upstream.Request = e.r
 	ctx := e.limit.startTimer(e.upstream.Attach(&e.context, e.repl()), e.Timeout)
 	e.upstream.Cancel = e.limit.cancel
@@ -156,7 +167,7 @@ func (e *execution) WriteHeader(status int) {
 		c.inform(status)
 	default:
 		c.setStatus(status)
-		if c.isEventStream() {
+		if isEventStream(c) {
 			e.stream()
 		}
 	}
@@ -260,16 +271,22 @@ func (e *execution) settleEarly() {
 func (e *execution) ended(err error) upstream.Ended {
 	c, way := &e.response, e.upstream.Way()
 	broken := c.broken()
+	var verdict upstream.Verdict
+	if c.answer != nil {
+		verdict = c.answer.Verdict(err == nil && !broken)
+	}
 	return upstream.Ended{
 		Err:       err,
 		Status:    c.status,
 		Broken:    broken,
 		Early:     c.passing,
 		Upgraded:  c.upgraded,
-		Verdict:   c.verdict(err == nil && !broken),
+		Verdict:   verdict,
 		Way:       way,
 		Releases:  e.policy.ReleaseOn.Has(way.Status) && !e.run.WasLast(),
 		Retention: c.retention,
+
+		NotExecuted: c.notExecuted,
 	}
 }
 
@@ -291,7 +308,7 @@ func (e *execution) finish(o upstream.Ended) error {
 	end.Reason = cmp.Or(c.notKept(), end.Reason)
 	c.keep(end.Response)                                    // until it is stored, which may be after its request
 	_, _ = e.run.Settle(end, c.stored, concluded.Fields...) // the engine logs the result
-	c.releaseCopyRoom()
+	c.allowance.Release(int64(c.copyRoom))
 	e.leaveStore() // it isn't needed while the client reads
 	return concluded.Err
 }
@@ -321,6 +338,7 @@ func (e *execution) deliver(err error) {
 type runContext struct {
 	client      context.Context
 	executionID string
+	room        *budget.Allowance // for its response
 }
 
 type runKey struct{}

@@ -33,7 +33,11 @@ func TestUnstoredBodyIsSharedByDuplicates(t *testing.T) {
 			t.Errorf("%d bytes are counted %s, want %d", got, when, want)
 		}
 	}
-	first, second := other.Share(body, false), other.Share(body, false)
+	share := func() (release func()) {
+		_, release = other.Share(body, false)
+		return release
+	}
+	first, second := share(), share()
 	if first == nil || second == nil {
 		t.Fatal("a duplicate of a response that is not stored has to wait for room")
 	}
@@ -41,7 +45,7 @@ func TestUnstoredBodyIsSharedByDuplicates(t *testing.T) {
 	first()
 	run.stored()
 	wantUsed(size, "when it is stored, and a duplicate reads it")
-	if other.Share(body, false) != nil {
+	if share() != nil {
 		t.Error("a duplicate of a stored response has room that there is not")
 	}
 	second()

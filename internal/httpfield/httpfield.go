@@ -18,12 +18,25 @@ const (
 	Attempt     = "Dedup-Attempt"
 	ParentID    = "Dedup-Parent-Id"
 	Retention   = "Dedup-Retention"
+	// NotExecuted says of a refusal that the request has executed nothing. Its value is the code.
+	NotExecuted = "Dedup-Not-Executed"
 )
 
 // Replayed marks a replay, with the value `true`.
 const Replayed = "Idempotent-Replayed"
 
-// TakeDedup removes the fields under our prefix from a request, and returns the execution ID among them.
+// Size returns how many bytes the fields take.
+func Size(header map[string][]string) (n int) {
+	for name, values := range header {
+		for _, value := range values {
+			n += len(name) + len(value)
+		}
+	}
+	return n
+}
+
+// TakeDedup removes the fields under our prefix from a request, and returns the execution ID among
+// them.
 func TakeDedup(r *http.Request) (executionID string) {
 	removeDedupTrailers(r)
 	removeDedupOptions(r.Header)
@@ -117,7 +130,7 @@ func RemoveDedup(header, before http.Header) {
 	}
 }
 
-// IsDedup reports whether a field is one of ours.
+// IsDedupHeader reports whether a field is one of ours.
 func IsDedup(name string) bool {
 	return len(name) >= len(DedupPrefix) && strings.EqualFold(name[:len(DedupPrefix)], DedupPrefix)
 }
@@ -143,7 +156,6 @@ var droppedByDefault = []string{"Set-Cookie", "Date", "Age", "Alt-Svc", "Server-
 // Rules are the canonical names of the fields that keep_header keeps.
 type Rules []string
 
-// NewRules returns the rules for the fields that keep_header names.
 func NewRules(keep []string) (rules Rules) {
 	for _, name := range keep {
 		rules = append(rules, http.CanonicalHeaderKey(name))
@@ -210,7 +222,6 @@ func DescribesBody(name string) bool {
 	return false
 }
 
-// HasTrailers reports whether a response has trailers, announced or not.
 func HasTrailers(header http.Header) bool {
 	if len(header["Trailer"]) > 0 {
 		return true
@@ -238,7 +249,6 @@ func RemoveForbiddenLength(status int, header http.Header) {
 	}
 }
 
-// DeclaredLength returns the Content-Length, -1 if there is none, or an invalid one.
 func DeclaredLength(header http.Header) int64 {
 	text := First(header, "Content-Length")
 	if text == "" { // saves the error of ParseInt

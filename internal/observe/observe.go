@@ -407,6 +407,8 @@ func (t *tap) end(err error, took time.Duration) upstream.Ended {
 		Upgraded:  w.status == http.StatusSwitchingProtocols,
 		Way:       t.upstream.Way(),
 		Retention: httpfield.First(w.Header(), httpfield.Retention),
+
+		NotExecuted: len(w.Header()[httpfield.NotExecuted]) > 0,
 	}
 	if w.answer != nil {
 		o.Verdict = w.answer.Verdict(err == nil && !o.Broken)

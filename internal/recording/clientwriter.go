@@ -6,65 +6,76 @@ import (
 	"net"
 	"net/http"
 	"time"
+
+	"github.com/caddy-dedup/caddy-dedup/internal/budget"
 )
 
-// Writer writes a recording to one client, at that client's pace. A client that accepts no
-// bytes for too long is disconnected.
+// Writer writes a response to one client, at that client's pace. A client that takes nothing for too long is
+// disconnected when others need its room.
 type Writer struct {
 	// Client is the response writer that it writes to.
 	Client  http.ResponseWriter
 	control http.ResponseController
 	// Flushes reports whether each piece is to reach the client at once.
 	Flushes bool
-	// limit is how long the client may accept nothing. conn is its connection, nil if it is unknown.
-	limit WriteLimit
-	conn  net.Conn
-	sent  int
-	// progress watches the client; nil until the first write that is watched.
-	progress *progress
+	limit   WriteLimit
+	conn    net.Conn // nil if it is unknown
+	sent    int
 	// unsentLimited reports whether [limitUnsent] was called.
 	unsentLimited bool
+
+	// budget is where room is taken for what is held; nil if no room depends on the client.
+	budget   *budget.Budget
+	held     budget.Held
+	progress *progress // nil until a write may block
 }
 
-// WriteLimit is how long a client may accept nothing.
+// WriteLimit is how long a client may take nothing if others need its room.
 type WriteLimit struct {
-	Idle time.Duration
-	// ByServer reports whether Idle is the server's own write timeout, so that the server ends the
-	// write.
-	ByServer bool
-	// Shared reports whether the connection carries other requests too, as in HTTP/2. There a write
-	// deadline only resets a stream, which sends a frame to the client. While the whole connection
-	// accepts nothing, the frame is not sent, and the write does not return: the connection is closed.
+	Idle time.Duration // 0 for no limit
+	// Shared reports whether the connection carries other requests too, as in HTTP/2.
 	Shared bool
+	// Within is the execution ID of the run that is the client, "" for none.
+	Within string
 }
 
-// NewWriter returns a writer to a client. conn is the client's connection, nil if it is
-// unknown.
+var errIdle = errors.New("the client took nothing for client_idle, and others needed its room")
+
+// NewWriter returns a writer to a client. conn is the client's connection, nil if it is unknown.
 func NewWriter(w http.ResponseWriter, conn net.Conn, limit WriteLimit) Writer {
 	return Writer{Client: w, control: *http.NewResponseController(w), conn: conn, limit: limit}
+}
+
+// Patience is how long the client may take nothing if others wait for it; 0 for no limit.
+func (d *Writer) Patience() time.Duration { return d.limit.Idle }
+
+// Hold says which room depends on the client, until [Writer.Close].
+func (d *Writer) Hold(b *budget.Budget, held budget.Held) { d.budget, d.held = b, held }
+
+// Close is to be called before the handler returns, if the writer has been told what it holds.
+func (d *Writer) Close() {
+	if d.progress != nil {
+		d.budget.RemoveClient(d.progress, d.held)
+		d.progress = nil
+	}
 }
 
 // maxWrite is how much is written at a time, in bytes.
 const maxWrite = 32 << 10
 
-// maxUnlimited is how much is written without a limit, in bytes: no more than Go's server buffers
-// until the handler returns.
-const maxUnlimited = 2 << 10
+// maxUnwatched is how much is written that cannot block, in bytes: no more than Go's server buffers until
+// the handler returns.
+const maxUnwatched = 2 << 10
 
-// Send writes p. It returns an error if the client has disconnected, or accepted nothing for too
-// long.
+// Send writes p. It returns an error if the client has disconnected, or was disconnected.
 func (d *Writer) Send(p []byte) error {
 	for len(p) > 0 {
 		n := min(len(p), maxWrite)
-		if d.sent += n; d.sent >= maxWrite && d.conn != nil && !d.unsentLimited { // a small response saves the call
-			d.unsentLimited = true
-			limitUnsent(d.conn)
-		}
-		if d.Flushes || d.sent > maxUnlimited {
-			d.startWrite()
-		}
-		_, err := d.Client.Write(p[:n])
-		d.endWrite(n)
+		d.sent += n
+		err := d.write(d.Flushes || d.sent > maxUnwatched, func() error {
+			_, err := d.Client.Write(p[:n])
+			return err
+		})
 		if err != nil {
 			return err
 		}
@@ -78,12 +89,12 @@ func (d *Writer) Send(p []byte) error {
 
 // Flush sends the client what was written. It returns an error if the client has disconnected.
 func (d *Writer) Flush() error {
-	d.startWrite()
-	defer d.endWrite(0)
-	if err := d.control.Flush(); err != nil && !errors.Is(err, http.ErrNotSupported) {
-		return err
-	}
-	return nil
+	return d.write(true, func() error {
+		if err := d.control.Flush(); err != nil && !errors.Is(err, http.ErrNotSupported) {
+			return err
+		}
+		return nil
+	})
 }
 
 // Inform sends an informational response at once. The caller may change the header afterwards. Over
@@ -93,31 +104,37 @@ func (d *Writer) Inform(status int) {
 	if d.limit.Shared {
 		d.Client.Header()["Content-Length"] = []string{"0"}
 	}
-	d.startWrite()
-	defer d.endWrite(0)
+	if d.limit.Idle > 0 { // the run waits for it
+		p := newProgress(d.Client, d.conn, d.limit)
+		for _, after := range []time.Duration{d.limit.Idle, d.limit.Idle + resetTimeout} {
+			defer time.AfterFunc(after, func() { p.Disconnect(time.Now()) }).Stop()
+		}
+	}
 	d.Client.WriteHeader(status)
 }
 
-// startWrite watches the client during a write, until endWrite.
-func (d *Writer) startWrite() {
-	if d.limit.Idle == 0 || d.limit.ByServer && !d.limit.Shared {
-		return
+// write writes to the client. blocks reports whether that may take as long as the client likes.
+func (d *Writer) write(blocks bool, write func() error) error {
+	if !blocks || d.limit.Idle == 0 || d.held == nil {
+		return write()
 	}
 	if d.progress == nil {
-		d.progress = &progress{limit: d.limit, conn: d.conn, control: d.control}
+		d.progress = newProgress(d.Client, d.conn, d.limit)
+		d.budget.AddClient(d.progress, d.held)
 	}
-	d.progress.startWrite()
+	if d.sent >= maxWrite && d.conn != nil && !d.unsentLimited { // a small response saves the call
+		d.unsentLimited = true
+		limitUnsent(d.conn)
+	}
+	if err := d.progress.startWrite(); err != nil {
+		return err
+	}
+	defer d.progress.endWrite()
+	return write()
 }
 
-// endWrite ends the write of n bytes.
-func (d *Writer) endWrite(n int) {
-	if d.progress != nil {
-		d.progress.endWrite(n)
-	}
-}
-
-// Follow writes a recording from its first byte to its end. It returns [Whole] if the client has got
-// all of it, else [Cut].
+// Follow writes a recording from its first byte to its end. It returns [Whole] if the client has got all of
+// it, else [Cut].
 func (d *Writer) Follow(ctx context.Context, rd *Reader) State {
 	for {
 		shown, state, changed := rd.next()

@@ -1,6 +1,7 @@
 package recording
 
 import (
+	"context"
 	"io"
 	"net"
 	"net/http"
@@ -8,9 +9,12 @@ import (
 	"os"
 	"runtime"
 	"slices"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/caddy-dedup/caddy-dedup/internal/budget"
 )
 
 // stuckClient takes nothing until its connection is closed.
@@ -28,6 +32,18 @@ func (s stuckClient) wait() error {
 	return err
 }
 
+// held is what the clients of a test hold. Something waits for its room until the test ends.
+func held(t *testing.T) (*budget.Budget, *budget.Allowance) {
+	const room = 100 << 10
+	b := budget.New(room)
+	a := &budget.Allowance{Budget: b}
+	a.Count(room)
+	ctx, cancel := context.WithCancel(t.Context())
+	t.Cleanup(cancel)
+	go func() { _ = (&budget.Allowance{Budget: b}).TakeReplay(ctx, 1) }()
+	return b, a
+}
+
 // A connection that carries several requests is closed when it takes nothing at all.
 func TestSharedConnectionThatIsStuckIsClosed(t *testing.T) {
 	for name, write := range map[string]func(*Writer) error{
@@ -40,10 +56,12 @@ func TestSharedConnectionThatIsStuckIsClosed(t *testing.T) {
 				ours, theirs := net.Pipe()
 				defer theirs.Close()
 				d := NewWriter(stuckClient{httptest.NewRecorder(), ours}, ours, WriteLimit{Idle: time.Minute, Shared: true})
+				d.Hold(held(t))
 				began := time.Now()
 				if err := write(&d); err == nil {
 					t.Error("it was written")
 				}
+				d.Close()
 				if took := time.Since(began); took != time.Minute+resetTimeout {
 					t.Errorf("the connection was closed after %s", took)
 				}
@@ -59,6 +77,8 @@ func TestSharedConnectionThatTakesAllStays(t *testing.T) {
 		defer theirs.Close()
 		recorder := httptest.NewRecorder()
 		d := NewWriter(recorder, ours, WriteLimit{Idle: time.Second, Shared: true})
+		d.Hold(held(t))
+		defer d.Close()
 		for range 10 {
 			if err := d.Send(make([]byte, 64<<10)); err != nil {
 				t.Fatal(err)
@@ -71,33 +91,41 @@ func TestSharedConnectionThatTakesAllStays(t *testing.T) {
 	})
 }
 
-// A client is disconnected when it has accepted nothing for as long as client_idle, and has had the
-// time to read what it had accepted before. One that is slow and steady is not, however slow.
-func TestClientThatAcceptsNothingIsDisconnected(t *testing.T) {
+// A client is disconnected when it has taken nothing for client_idle and its room is needed. One that is slow
+// and steady is not, however slow, and nor is one whose room nobody needs.
+func TestClientThatTakesNothingIsDisconnected(t *testing.T) {
 	const idle = 10 * time.Second
-	steady := append(make([]time.Duration, 2), slices.Repeat([]time.Duration{16 * time.Second}, 32)...) // in lumps, after what the kernel takes
-	// 2 KiB/s as a kernel takes it, over loopback: it opens its window when all that it took was read.
-	lumps := slices.Concat(make([]time.Duration, 4), []time.Duration{64 * time.Second, 0, 0}, slices.Repeat([]time.Duration{48 * time.Second, 0, 0}, 10))
+	steady := slices.Repeat([]time.Duration{9 * time.Second}, 32)
 	for name, c := range map[string]struct {
 		pieces []time.Duration // how long each takes; 0 for at once
-		want   time.Duration   // until it is cut, 0 for never
+		needed bool
+		want   time.Duration // until it is cut, 0 for never
 	}{
-		"nothing at all":      {[]time.Duration{time.Hour}, idle},
-		"little, and no more": {[]time.Duration{0, time.Hour}, idle + maxReading*idle/4},
-		"much, and no more":   {slices.Concat(make([]time.Duration, 99), []time.Duration{time.Hour}), idle + maxReading*idle},
-		"slow and steady":     {steady, 0},
-		"slow, in lumps":      {lumps, 0},
-		"the end of a steady": {append(slices.Clone(steady), time.Hour), 32*16*time.Second + idle + maxReading*idle/4},
+		"nothing at all":      {[]time.Duration{time.Hour}, true, idle},
+		"much, and no more":   {slices.Concat(make([]time.Duration, 99), []time.Duration{time.Hour}), true, idle},
+		"slow and steady":     {steady, true, 0},
+		"the end of a steady": {append(slices.Clone(steady), time.Hour), true, 32*9*time.Second + idle},
+		"without need":        {[]time.Duration{time.Hour}, false, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				client := &slowClient{ResponseRecorder: httptest.NewRecorder(), takes: c.pieces, cut: make(chan struct{})}
 				d := NewWriter(client, nil, WriteLimit{Idle: idle})
+				if c.needed {
+					d.Hold(held(t))
+				} else {
+					b := budget.New(100 << 10)
+					d.Hold(b, &budget.Allowance{Budget: b})
+				}
 				began := time.Now()
 				err := d.Send(make([]byte, len(c.pieces)*maxWrite))
 				if took := time.Since(began); (err != nil) != (c.want != 0) || err != nil && took != c.want {
 					t.Errorf("it ended after %v with %v, want %v", took, err, c.want)
 				}
+				if err := d.Send(make([]byte, 1)); (err != nil) != (c.want != 0) {
+					t.Errorf("the next write returned %v", err)
+				}
+				d.Close()
 				time.Sleep(time.Hour)
 				select {
 				case <-client.cut:
@@ -111,21 +139,41 @@ func TestClientThatAcceptsNothingIsDisconnected(t *testing.T) {
 	}
 }
 
+// wrapped is a writer around another one, as handlers in front have.
+type wrapped struct{ http.ResponseWriter }
+
+func (w wrapped) Unwrap() http.ResponseWriter    { return w.ResponseWriter }
+func (wrapped) SetWriteDeadline(time.Time) error { panic("the deadline of an outer writer is set") }
+
+// The deadline is that of the innermost writer: one around it may be in use.
+func TestDeadlineOfTheInnermostWriter(t *testing.T) {
+	client := &slowClient{ResponseRecorder: httptest.NewRecorder(), cut: make(chan struct{})}
+	newProgress(wrapped{wrapped{client}}, nil, WriteLimit{}).Disconnect(time.Now())
+	select {
+	case <-client.cut:
+	default:
+		t.Error("the write is not ended")
+	}
+}
+
 // slowClient takes some time for each write, and fails where that is cut.
 type slowClient struct {
 	*httptest.ResponseRecorder
 	takes []time.Duration
 	cut   chan struct{}
+	once  sync.Once
 }
 
 func (c *slowClient) SetWriteDeadline(time.Time) error {
-	close(c.cut)
+	c.once.Do(func() { close(c.cut) })
 	return nil
 }
 
 func (c *slowClient) Write(p []byte) (int, error) {
-	takes := c.takes[0]
-	c.takes = c.takes[1:]
+	var takes time.Duration
+	if len(c.takes) > 0 {
+		takes, c.takes = c.takes[0], c.takes[1:]
+	}
 	select {
 	case <-time.After(takes):
 		return len(p), nil

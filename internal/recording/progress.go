@@ -7,127 +7,105 @@ import (
 	"time"
 )
 
-// progress watches a client while a response is written to it, and disconnects a client that
-// accepts no bytes for too long. Returning writes are a poor measure: the kernel's buffer for a
-// slow client empties in lumps. So progress counts the bytes that the client's system has
-// acknowledged, where the kernel knows them (Linux, TCP). On a shared connection these may belong
-// to another request, and only whole writes count.
+// progress is how far a client has come with what is written to it. Its methods are those of
+// [budget.Client].
 //
-// The client's program may read for a while what its system has accepted at once: a receiver
-// reopens a full window only when the program has read a good part of it, and over loopback all of
-// it. On Linux with its defaults, a client at 2 KiB/s acknowledges nothing there for 63 seconds,
-// and one at 8 KiB/s for 16 (measured). So a client that has accepted a full window may be idle for
-// maxReading times longer, and for a smaller window in proportion: with the defaults, a client at
-// about 2 KiB/s is fast enough.
+// Returning writes are a poor measure: the kernel's buffer for a slow client empties in lumps, and a write
+// may block for 10 s at 1 Mbit/s (measured). So the bytes count that the client's system has acknowledged,
+// where the kernel knows them (Linux, TCP). On a shared connection these may belong to another request, and
+// only whole writes count.
 type progress struct {
-	limit   WriteLimit
-	conn    net.Conn
-	control http.ResponseController
+	limit WriteLimit
+	conn  net.Conn
+	// server is the innermost writer: its deadline ends a write of any writer around it.
+	server http.ResponseController
 
 	mu      sync.Mutex
-	timer   *time.Timer
 	writing bool
-	checked bool  // check has run since the write started
-	written int64 // by the writes that have ended
-	// accepted is how many bytes the client had accepted at the last check. since is when the
-	// client last accepted some, or when the write started.
-	accepted int64
-	since    time.Time
-	// lump is how many bytes the client has accepted since the last pause. paused reports whether
-	// it had accepted nothing more at the last check.
-	lump   int64
-	paused bool
-	// ended reports whether the write was ended by its deadline.
-	ended bool
+	acked   int64     // unknown until the write was looked at
+	since   time.Time // when the client last took something, or when the write started
+	cut     time.Time // when the client was disconnected first; zero if it was not
 }
 
-const (
-	// fullWindow is how many bytes a system accepts for a program that does not read.
-	fullWindow = 128 << 10
-	// maxReading is for how many times client_idle the program may be reading a full window.
-	maxReading = 6
-	// minCheckInterval is the shortest interval between two checks of a write.
-	minCheckInterval = 500 * time.Millisecond
-	// resetTimeout is how long the server may take to tell the client of a reset HTTP/2 stream.
-	resetTimeout = 5 * time.Second
-)
+const unknown = -1
 
-func (p *progress) interval() time.Duration { return max(p.limit.Idle/4, minCheckInterval) }
+// resetTimeout is how long the server may take to tell the client of a reset HTTP/2 stream.
+const resetTimeout = 5 * time.Second
 
-// startWrite starts to watch a write.
-func (p *progress) startWrite() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.writing, p.checked, p.since = true, false, time.Now()
-	if p.timer == nil {
-		p.accepted = p.acceptedNow()
-		p.timer = time.AfterFunc(p.interval(), p.check)
-		return
+// newProgress returns the progress of a client.
+func newProgress(w http.ResponseWriter, conn net.Conn, limit WriteLimit) *progress {
+	for {
+		around, is := w.(interface{ Unwrap() http.ResponseWriter })
+		if !is {
+			return &progress{limit: limit, conn: conn, server: *http.NewResponseController(w)}
+		}
+		w = around.Unwrap()
 	}
-	p.timer.Reset(p.interval())
 }
 
-// endWrite stops watching a write, of n bytes.
-func (p *progress) endWrite(n int) {
+// startWrite notes that a write starts. It returns an error if the client was disconnected.
+func (p *progress) startWrite() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if !p.cut.IsZero() {
+		return errIdle
+	}
+	p.writing, p.since, p.acked = true, time.Now(), unknown
+	return nil
+}
+
+// endWrite notes that a write has ended.
+func (p *progress) endWrite() {
+	p.mu.Lock()
 	p.writing = false
-	p.written += int64(n)
-	if p.timer != nil {
-		p.timer.Stop()
-	}
+	p.mu.Unlock()
 }
 
-// check ends the write if its client has accepted nothing for too long.
-func (p *progress) check() {
+func (p *progress) ackedNow() (n int64, known bool) {
+	if p.limit.Shared {
+		return 0, false
+	}
+	return ackedBytes(p.conn)
+}
+
+// Sample implements [budget.Client].
+func (p *progress) Sample(now time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	switch {
-	case !p.writing:
+	if !p.writing {
 		return
-	case p.ended: // the reset of the stream has not reached the client
+	}
+	switch acked, known := p.ackedNow(); {
+	case !known:
+	case p.acked == unknown:
+		p.acked = acked
+	case acked > p.acked:
+		p.acked, p.since = acked, now
+	}
+}
+
+// Idle implements [budget.Client].
+func (p *progress) Idle(now time.Time) (since time.Time, idle bool) {
+	p.Sample(now)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.since, p.writing && now.Sub(p.since) >= p.limit.Idle
+}
+
+// Waiting implements [budget.Client].
+func (p *progress) Waiting() string { return p.limit.Within }
+
+// Disconnect implements [budget.Client]. A deadline resets an HTTP/2 stream, which sends a frame to the
+// client. If the whole connection takes nothing, the frame is not sent, and the connection is closed. Caddy's
+// own writer sets a deadline before each write, so that this one is set again until the write has ended.
+func (p *progress) Disconnect(now time.Time) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.cut.IsZero() {
+		p.cut = now
+	}
+	_ = p.server.SetWriteDeadline(now) // without support for deadlines, the server's own timeouts apply
+	if p.conn != nil && now.Sub(p.cut) >= resetTimeout {
 		_ = p.conn.Close()
-		return
 	}
-	now, accepted := time.Now(), p.acceptedNow()
-	if accepted > p.accepted {
-		if p.paused {
-			p.lump = 0
-		}
-		p.lump += accepted - p.accepted
-		if p.accepted, p.paused = accepted, false; p.checked { // before the first check, it may have been accepted before the write
-			p.since = now
-		}
-	} else {
-		p.paused = true
-	}
-	p.checked = true
-	if left := p.allowed() - now.Sub(p.since); left > 0 {
-		p.timer.Reset(min(left, p.interval()))
-		return
-	}
-	if !p.limit.ByServer {
-		_ = p.control.SetWriteDeadline(now) // without support for deadlines, the server's own timeouts apply
-	}
-	if p.limit.Shared && p.conn != nil {
-		p.ended = true
-		p.timer.Reset(resetTimeout)
-	}
-}
-
-// acceptedNow returns how many bytes the client has accepted on its connection. If that is unknown, it
-// returns how many were written.
-func (p *progress) acceptedNow() int64 {
-	if !p.limit.Shared {
-		if acked, known := ackedBytes(p.conn); known {
-			return acked
-		}
-	}
-	return p.written
-}
-
-// allowed returns for how long the client may accept nothing.
-func (p *progress) allowed() time.Duration {
-	full := float64(min(p.lump, fullWindow)) / fullWindow
-	return p.limit.Idle + time.Duration(full*maxReading*float64(p.limit.Idle))
 }

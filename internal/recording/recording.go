@@ -20,6 +20,8 @@ type Recording struct {
 	// only when it is whole, and not if it is cut behind that byte: a client must not get a
 	// response that is not stored.
 	Declared int64
+	// Patience is how long the run's client may read nothing while others wait for it; 0 for no limit.
+	Patience time.Duration
 	// Allowance is the room in the budget that the bytes take.
 	Allowance *budget.Allowance
 	// room is how many bytes of room were taken before the bytes came.
@@ -36,8 +38,13 @@ type Recording struct {
 	// first is the initial array of readers: most recordings have only one.
 	first [1]*Reader
 	own   *Reader // that of the run's client
-	// kept counts the others that need the bytes: the engine, until the response is stored.
-	kept int
+	// ownTook is when that has read something, or when the body began to pass.
+	ownTook time.Time
+	// kept counts the others that need the bytes: the engine, until the response is stored. users counts the
+	// duplicates that are answered with the bytes.
+	kept, users int
+	// delayed is how long followers have delayed the leading reader.
+	delayed time.Duration
 }
 
 // State is how far a recording has come.
@@ -58,8 +65,12 @@ const (
 // window is how many bytes of a passing body wait for its readers. They are not counted in the budget.
 const window = 64 << 10
 
-// maxDelay is how long, in all, a follower may delay the leading reader of a passing body.
-const maxDelay = time.Second
+const (
+	// maxDelay is how long, in all, followers may delay the leading reader of a passing body.
+	maxDelay = time.Second
+	// maxLag is how many bytes a follower may be behind when they have.
+	maxLag = 4 * window
+)
 
 var errNoReaders = errors.New("no client reads the rest of the response")
 
@@ -117,13 +128,13 @@ func (r *Recording) Pass(p []byte) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.state == Growing {
-		r.state = Passing
+		r.state, r.ownTook = Passing, time.Now()
 		r.Allowance.Release(max(0, r.room-int64(r.body.Len())))
 		r.dropLocked()
 	}
 	for {
 		for len(r.readers) > 0 && r.body.End-r.leadLocked() >= window {
-			r.waitLocked(nil)
+			r.awaitLeadLocked()
 		}
 		r.awaitFollowersLocked()
 		if len(r.readers) == 0 {
@@ -153,7 +164,6 @@ func (r *Recording) Live(p []byte, maxLag int64) {
 	r.dropLocked()
 }
 
-// HasReaders reports whether the recording has readers.
 func (r *Recording) HasReaders() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -182,31 +192,48 @@ func (r *Recording) leadLocked() (offset int64) {
 	return offset
 }
 
-// awaitFollowersLocked waits for the readers that are a window behind the leading one: a reader
-// that is fast enough may not have been scheduled yet. It cuts a reader that has delayed the
-// leading one for too long.
+// awaitLeadLocked waits for the leading reader. If that is the run's client and it reads nothing for Patience,
+// although others have read all that there is, they go on without it.
+func (r *Recording) awaitLeadLocked() {
+	if r.Patience == 0 || !slices.ContainsFunc(r.readers, func(rd *Reader) bool { return rd.offset == r.body.End }) {
+		r.waitLocked(nil)
+		return
+	}
+	left := r.Patience - time.Since(r.ownTook)
+	if left <= 0 {
+		r.cutLocked(func(rd *Reader) bool { return rd == r.own })
+		return
+	}
+	timeout := time.NewTimer(left)
+	defer timeout.Stop()
+	r.waitLocked(timeout.C)
+}
+
+// awaitFollowersLocked waits for the readers that are a window behind the leading one, for maxDelay in all.
+// After that it waits for none, and cuts those that are maxLag behind: a reader that is fast enough may not
+// have been scheduled yet.
 func (r *Recording) awaitFollowersLocked() {
-	for {
-		lead, left := r.leadLocked(), maxDelay
-		lags := func(rd *Reader) bool { return lead-rd.offset >= window }
-		if !slices.ContainsFunc(r.readers, lags) {
-			return
-		}
-		lagging := slices.DeleteFunc(slices.Clone(r.readers), func(rd *Reader) bool { return !lags(rd) })
-		for _, rd := range lagging {
-			left = min(left, maxDelay-rd.delayed)
-		}
-		start, timeout := time.Now(), time.NewTimer(left)
+	lags := func(bytes int64) func(*Reader) bool {
+		lead := r.leadLocked()
+		return func(rd *Reader) bool { return lead-rd.offset >= bytes }
+	}
+	for r.delayed < maxDelay && slices.ContainsFunc(r.readers, lags(window)) {
+		start, timeout := time.Now(), time.NewTimer(maxDelay-r.delayed)
 		r.waitLocked(timeout.C)
 		timeout.Stop()
-		for _, rd := range lagging {
-			rd.delayed += time.Since(start)
+		if r.delayed += time.Since(start); r.delayed >= maxDelay {
+			r.cutLocked(lags(window))
+			return
 		}
-		readers := len(r.readers)
-		r.readers = slices.DeleteFunc(r.readers, func(rd *Reader) bool { return lags(rd) && rd.delayed >= maxDelay })
-		if len(r.readers) < readers {
-			r.dropLocked()
-		}
+	}
+	r.cutLocked(lags(maxLag))
+}
+
+// cutLocked removes readers.
+func (r *Recording) cutLocked(which func(*Reader) bool) {
+	readers := len(r.readers)
+	if r.readers = slices.DeleteFunc(r.readers, which); len(r.readers) < readers {
+		r.dropLocked()
 	}
 }
 
@@ -253,15 +280,33 @@ func (r *Recording) Keep() {
 	r.kept++
 }
 
-// KeepHeld is Keep for bytes that may have been dropped: it reports whether they are held.
-func (r *Recording) KeepHeld() bool {
+// Use implements [budget.Holder], for the body that was kept.
+func (r *Recording) Use() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.state == Passing || len(r.readers) == 0 && r.kept == 0 {
+	if r.state == Passing || len(r.readers) == 0 && r.kept+r.users == 0 {
 		return false
 	}
-	r.kept++
+	r.users++
 	return true
+}
+
+// Unuse implements [budget.Holder].
+func (r *Recording) Unuse() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.users--
+	r.dropLocked()
+}
+
+// Freeable implements [budget.Held].
+func (r *Recording) Freeable(clients int) int64 {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.state == Growing || r.kept > 0 || len(r.readers)+r.users > clients {
+		return 0
+	}
+	return r.Allowance.Taken()
 }
 
 // Unkeep ends one [Recording.Keep].
@@ -275,7 +320,7 @@ func (r *Recording) Unkeep() {
 // dropLocked drops the bytes that are no longer needed, and releases their room.
 func (r *Recording) dropLocked() {
 	switch {
-	case len(r.readers) == 0 && (r.state == Passing || r.state != Growing && r.kept == 0):
+	case len(r.readers) == 0 && (r.state == Passing || r.state != Growing && r.kept+r.users == 0):
 		r.body.Drop()
 		r.Allowance.ReleaseAll()
 	case r.state == Passing && len(r.readers) > 0:
@@ -292,8 +337,7 @@ func (r *Recording) dropLocked() {
 type Reader struct {
 	of *Recording
 	// Guarded by the recording's lock, like the list of readers.
-	offset  int64
-	delayed time.Duration // how long it has delayed the leading reader
+	offset int64
 }
 
 // AttachOwn makes a reader that of the run's client.
@@ -315,7 +359,7 @@ func (r *Recording) NewReader() *Reader {
 func (rd *Reader) attach(r *Recording) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.state == Passing || r.body.Start > 0 || r.state != Growing && len(r.readers) == 0 && r.kept == 0 {
+	if r.state == Passing || r.body.Start > 0 || r.state != Growing && len(r.readers) == 0 && r.kept+r.users == 0 {
 		return false
 	}
 	rd.of = r
@@ -349,6 +393,9 @@ func (rd *Reader) took(n int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	rd.offset += int64(n)
+	if rd == r.own {
+		r.ownTook = time.Now()
+	}
 	if r.state == Passing {
 		r.dropLocked()
 	}

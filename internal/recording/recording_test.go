@@ -105,7 +105,7 @@ func TestSlowFollowerCutsNoFastOne(t *testing.T) {
 		r := begun(next())
 		own, fast, slow := r.NewReader(), r.NewReader(), r.NewReader()
 		r.own = own
-		for rd, took := range map[*Reader]time.Duration{own: 0, fast: time.Millisecond} {
+		for rd, took := range map[*Reader]time.Duration{own: time.Millisecond, fast: time.Millisecond} {
 			go func() {
 				for {
 					shown, state, changed := rd.next()
@@ -132,6 +132,40 @@ func TestSlowFollowerCutsNoFastOne(t *testing.T) {
 		if _, state, _ := fast.next(); state == Cut {
 			t.Error("the fast one was cut")
 		}
+	})
+}
+
+// Followers delay the run's client by a second in all, however many they are and whenever they stop.
+func TestFollowersDelayTogether(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		_, next := budgetOf(1 << 30)
+		r := begun(next())
+		own := r.NewReader()
+		r.own = own
+		var followers []*Reader
+		for range 25 {
+			followers = append(followers, r.NewReader())
+		}
+		began := time.Now()
+		for n := range 30 { // after each window, one more stops
+			passed(t, r, window)
+			for i, rd := range append([]*Reader{own}, followers[min(n, len(followers)):]...) {
+				for {
+					shown, state, _ := rd.next()
+					if len(shown) == 0 {
+						if i == 0 && state == Cut {
+							t.Fatal("the run's client was cut")
+						}
+						break
+					}
+					rd.took(len(shown))
+				}
+			}
+		}
+		if took := time.Since(began); took > maxDelay {
+			t.Errorf("the client was delayed for %v", took)
+		}
+		r.Close(Cut)
 	})
 }
 

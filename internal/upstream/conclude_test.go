@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/caddyserver/caddy/v2"
 	"go.uber.org/zap"
@@ -154,7 +155,8 @@ func TestParsingAResponseWaitsForRoom(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				of := newRun(c.body, 1<<20, ReleaseIf{Pointer: "/errors"})
 				others := budget.Allowance{Budget: of.room.Budget}
-				others.TryTake(int(c.others) + 1) // it exceeds the limit, and no other may
+				others.Count(int(c.others))
+				goOn(t, &others)
 				done := make(chan bool, 1)
 				go func() { done <- of.conclude(Ended{Status: 200}).End.SaysFailed }()
 				synctest.Wait()
@@ -177,4 +179,22 @@ func TestParsingAResponseWaitsForRoom(t *testing.T) {
 			})
 		})
 	}
+}
+
+// goOn has others take and release room until the test ends, so that no run may exceed the limit.
+func goOn(t *testing.T, others *budget.Allowance) {
+	t.Helper()
+	done := make(chan struct{})
+	t.Cleanup(func() { close(done) })
+	go func() {
+		for {
+			select {
+			case <-done:
+				return
+			case <-time.After(100 * time.Millisecond):
+				others.Count(1)
+				others.Release(1)
+			}
+		}
+	}()
 }

@@ -26,6 +26,8 @@ type Ended struct {
 	Releases bool
 	// Retention is the upstream's Dedup-Retention.
 	Retention string
+	// NotExecuted reports whether the upstream is a dedup that has refused the request.
+	NotExecuted bool
 }
 
 // Verdict is what a mode says of the content of a whole answer, whatever its status.
@@ -102,6 +104,8 @@ func (o Ended) End() (end idempotency.End, share Share, err error) {
 	switch {
 	case o.Upgraded: // what follows on the connection is no response
 		end.How, share = idempotency.Unknown, ShareNone
+	case err == nil && o.NotExecuted && !up.SentBefore: // else something else of this run may have executed
+		return idempotency.End{How: idempotency.NotSent, UpstreamStatus: up.Status}, ShareResponse, nil
 	case o.Early: // whatever follows
 		end.How, share = idempotency.Answered, ShareResponse
 	case err != nil && o.Status == 0 && up.Answered && o.Releases: // a later handler turned the response into an error

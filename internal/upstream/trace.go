@@ -70,6 +70,10 @@ type Trace struct {
 	sent bool
 	// resent reports whether the request would have been sent again.
 	resent bool
+	// refusals counts the attempts that the upstream has not processed.
+	refusals int
+	// refused reports whether the run was cancelled for that.
+	refused bool
 }
 
 // attempt is one attempt to send the request.
@@ -97,6 +101,13 @@ func (resentError) Error() string {
 
 // Is makes it a [context.Canceled].
 func (resentError) Is(target error) bool { return target == context.Canceled }
+
+// maxRefusals is how often a transport may send a request again that the upstream has not processed.
+const maxRefusals = 7
+
+// errRefused cancels a run whose upstream processes no request. It is no [context.Canceled]: reverse_proxy
+// answers it with 502.
+var errRefused = errors.New("the upstream refused the request again and again without processing it (GOAWAY or REFUSED_STREAM)")
 
 // Attach returns t as a context that traces the connections of transports.
 func (t *Trace) Attach(ctx context.Context, repl Placeholders) context.Context {
@@ -155,7 +166,16 @@ func (t *Trace) getConn(string) {
 func (t *Trace) nextAttempt(address any) {
 	last := t.attempt
 	t.attempt = attempt{}
-	if last.connected && !(t.unprocessed(last) && address == t.address) {
+	switch {
+	case !last.connected:
+	case t.unprocessed(last) && address == t.address:
+		if t.refusals++; t.refusals > maxRefusals {
+			t.refused = true
+			if t.Cancel != nil {
+				t.Cancel(errRefused)
+			}
+		}
+	default:
 		t.sent = true
 		if last.wrote && !t.answered(last) {
 			t.resent = true
@@ -239,6 +259,8 @@ func (t *Trace) gotFirstResponseByte() {
 type Way struct {
 	// MaybeSent reports whether the request may have reached an upstream: a connection was made.
 	MaybeSent bool
+	// SentBefore reports whether an attempt before the last one may have reached an upstream.
+	SentBefore bool
 	// Sought reports whether a transport has looked for a connection.
 	Sought bool
 	// Status is the upstream's status that a proxy reports; 0 for none.
@@ -275,14 +297,15 @@ func (t *Trace) Way() Way {
 		value, _ = t.repl.Get(HandlersError)
 		failed, _ = value.(error)
 	}
-	connected := t.sent || t.attempt.connected
+	connected := t.sent || t.attempt.connected && (t.attempt.wrote || !t.refused)
 	return Way{
-		Failed:    failed,
-		MaybeSent: connected,
-		Sought:    t.sought,
-		Status:    status,
-		Answered:  status != 0 && connected && t.address == address,
-		Resent:    t.resent,
+		Failed:     failed,
+		MaybeSent:  connected,
+		SentBefore: t.sent,
+		Sought:     t.sought,
+		Status:     status,
+		Answered:   status != 0 && connected && t.address == address,
+		Resent:     t.resent,
 	}
 }
 

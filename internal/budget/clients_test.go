@@ -1,0 +1,144 @@
+package budget
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// fakeClient reads what an allowance holds. When it is disconnected, it gives its room back.
+type fakeClient struct {
+	holds *Allowance
+	since time.Time // zero while nothing is written to it
+	run   string
+	gone  atomic.Int64 // how often it was disconnected
+}
+
+const idleFor = 10 * time.Second
+
+func (c *fakeClient) Sample(time.Time) {}
+func (c *fakeClient) Waiting() string  { return c.run }
+func (c *fakeClient) Disconnect(time.Time) {
+	c.gone.Add(1)
+}
+
+func (c *fakeClient) Idle(now time.Time) (time.Time, bool) {
+	return c.since, !c.since.IsZero() && now.Sub(c.since) >= idleFor
+}
+
+// Clients that have taken nothing for long are disconnected when their room is needed, the longest idle
+// first, until there is enough.
+func TestIdleClientsMakeRoom(t *testing.T) {
+	type client struct {
+		holds   int           // units
+		idle    time.Duration // 0: it takes what it gets
+		run     string
+		reading string // the name of what it reads, "" for something of its own
+	}
+	for name, c := range map[string]struct {
+		clients []client
+		need    func(b *Budget, a *Allowance) // what makes the need
+		want    []int                         // which are disconnected
+	}{
+		"without need": {[]client{{holds: 10, idle: time.Hour}}, func(*Budget, *Allowance) {}, nil},
+		"a new request": {[]client{{holds: 5, idle: time.Minute}, {holds: 5, idle: time.Hour}},
+			func(_ *Budget, a *Allowance) { _ = a.Admit(2 * unit) }, []int{1}},
+		"a new run":            {[]client{{holds: 10, idle: time.Minute}}, func(b *Budget, _ *Allowance) { _ = b.Busy() }, []int{0}},
+		"a run":                {[]client{{holds: 10, idle: time.Minute}}, func(_ *Budget, a *Allowance) { go a.Take(unit) }, []int{0}},
+		"a replay":             {[]client{{holds: 10, idle: time.Minute}}, func(b *Budget, a *Allowance) { go func() { _ = a.TakeReplay(context.Background(), unit) }() }, []int{0}},
+		"as many as needed":    {[]client{{holds: 3, idle: time.Minute}, {holds: 3, idle: time.Hour}, {holds: 4, idle: 2 * time.Hour}}, func(_ *Budget, a *Allowance) { go a.Take(5 * unit) }, []int{1, 2}},
+		"not for so long":      {[]client{{holds: 10, idle: idleFor - time.Second}}, func(_ *Budget, a *Allowance) { _ = a.Admit(unit) }, nil},
+		"one that takes":       {[]client{{holds: 10}}, func(_ *Budget, a *Allowance) { _ = a.Admit(unit) }, nil},
+		"one that frees none":  {[]client{{holds: 0, idle: time.Hour}, {holds: 10, idle: time.Minute}}, func(_ *Budget, a *Allowance) { _ = a.Admit(unit) }, []int{1}},
+		"all that read it":     {[]client{{holds: 10, idle: time.Hour, reading: "x"}, {idle: time.Minute, reading: "x"}}, func(_ *Budget, a *Allowance) { _ = a.Admit(unit) }, []int{0, 1}},
+		"not one of those":     {[]client{{holds: 10, idle: time.Hour, reading: "x"}, {reading: "x"}}, func(_ *Budget, a *Allowance) { _ = a.Admit(unit) }, nil},
+		"a run that waits":     {[]client{{holds: 10, idle: time.Hour, run: "outer"}}, func(_ *Budget, a *Allowance) { a.SetRun("outer"); go a.Take(unit) }, nil},
+		"a run that waits not": {[]client{{holds: 10, idle: time.Hour, run: "outer"}}, func(_ *Budget, a *Allowance) { go a.Take(unit) }, []int{0}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b, next := budgetOf(limit)
+				var clients []*fakeClient
+				named := make(map[string]*Allowance)
+				for _, one := range c.clients {
+					f := &fakeClient{holds: next(), run: one.run}
+					if one.reading != "" {
+						if named[one.reading] == nil {
+							named[one.reading] = f.holds
+						}
+						f.holds = named[one.reading]
+					}
+					if one.idle > 0 {
+						f.since = time.Now().Add(-one.idle)
+					}
+					f.holds.Count(one.holds * unit)
+					clients = append(clients, f)
+					b.AddClient(f, f.holds)
+				}
+				c.need(b, next())
+				synctest.Wait()
+				var gone []int
+				for i, f := range clients {
+					if f.gone.Load() > 0 {
+						gone = append(gone, i)
+					}
+				}
+				if !slices.Equal(gone, c.want) {
+					t.Errorf("%v are disconnected, want %v", gone, c.want)
+				}
+				for _, f := range clients {
+					b.RemoveClient(f, f.holds)
+					f.holds.ReleaseAll()
+				}
+				b.SetLimit(1 << 40)
+				synctest.Wait()
+			})
+		})
+	}
+}
+
+// A client that becomes idle while something waits is found, and it is disconnected again and again until it
+// is removed, and not after that.
+func TestIdleClientsAreSampled(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b, next := budgetOf(limit)
+		f := &fakeClient{holds: next(), since: time.Now()}
+		f.holds.Count(limit)
+		b.AddClient(f, f.holds)
+		go next().TakeReplay(t.Context(), unit) //nolint:errcheck // it waits until the room is free
+		time.Sleep(idleFor - sampleInterval)
+		if f.gone.Load() > 0 {
+			t.Error("it is disconnected too early")
+		}
+		time.Sleep(4 * sampleInterval)
+		if f.gone.Load() < 3 {
+			t.Errorf("it is disconnected %d times", f.gone.Load())
+		}
+		b.RemoveClient(f, f.holds)
+		before := f.gone.Load()
+		f.holds.ReleaseAll()
+		time.Sleep(time.Minute)
+		if f.gone.Load() != before {
+			t.Error("it is disconnected after it was removed")
+		}
+	})
+}
+
+// The room of a body that several requests are answered with is free when all of them have gone.
+func TestFreeableRoom(t *testing.T) {
+	_, next := budgetOf(limit)
+	of, release := next().Share(make([]byte, unit), false)
+	defer release()
+	for clients, want := range []int64{0, unit, unit} {
+		if got := of.Freeable(clients); got != want {
+			t.Errorf("with %d clients %d bytes are freeable, want %d", clients, got, want)
+		}
+	}
+	if a := next(); fmt.Sprint(a.Freeable(1)) != "0" {
+		t.Error("an empty allowance frees room")
+	}
+}
