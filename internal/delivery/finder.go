@@ -11,8 +11,7 @@ import (
 
 // Request is the part of a request that sources read.
 type Request struct {
-	// Header is the header of the request. A field is looked up under its canonical
-	// name and under its name in lower case.
+	// Header is the header of the request.
 	Header http.Header
 	// Body returns the whole body, or [ErrBodyTooLarge]. [Find] calls it at most once, and
 	// only for a source that needs the body. Nil means an empty body.
@@ -207,7 +206,7 @@ func (f finder) find(source Source) (item, error) {
 }
 
 func (f finder) header(name string) (item, error) {
-	lines := headerLines(f.request.Header, name)
+	lines := f.request.Header.Values(name)
 	if len(lines) == 0 {
 		return item{}, errNoField
 	}

@@ -30,32 +30,6 @@ func (e *InvalidError) Error() string {
 	return fmt.Sprintf("header %s: value %+q %s; it must be %s", e.Header, e.Value, e.Reason, e.Right)
 }
 
-// headerLines returns the values of all lines of a field. It looks under the
-// canonical name and under the name in lower case. Go's http.Transport may resend a request with
-// an Idempotency-Key under its canonical name, so a dedup handler moves the field to lower case,
-// where a second dedup handler behind it finds it.
-func headerLines(header http.Header, name string) []string {
-	canonical := http.CanonicalHeaderKey(name)
-	lower := appendLower(make([]byte, 0, 64), name) // on the stack: every request comes here
-	lines, moved := header[canonical], header[string(lower)]
-	if len(moved) == 0 || string(lower) == canonical {
-		return lines
-	}
-	return append(lines[:len(lines):len(lines)], moved...)
-}
-
-// appendLower appends the name of a field in lower case.
-func appendLower(to []byte, name string) []byte {
-	for i := range len(name) {
-		c := name[i]
-		if 'A' <= c && c <= 'Z' {
-			c += 'a' - 'A'
-		}
-		to = append(to, c)
-	}
-	return to
-}
-
 // headerID returns the ID in a field. All lines of the field must carry the same ID.
 func headerID(name string, lines []string, maxLength int) (string, error) {
 	invalid := func(value, reason string) error {
@@ -120,7 +94,7 @@ func invalidReason(id string, maxLength int) string {
 func headerScope(header http.Header, names []string) []string {
 	var scope []string
 	for _, name := range names {
-		lines := headerLines(header, name)
+		lines := header.Values(name)
 		scope = append(scope, strings.ToLower(name), strconv.Itoa(len(lines)))
 		scope = append(scope, lines...)
 	}

@@ -71,10 +71,10 @@ func Sends(sources []Source, header http.Header) bool {
 
 func (s Source) hasHeaders(header http.Header) bool {
 	if s.Kind == KindHeader {
-		return len(headerLines(header, s.Header)) > 0
+		return len(header.Values(s.Header)) > 0
 	}
 	return !slices.ContainsFunc(s.Parts, func(part Source) bool {
-		return part.Kind == KindHeader && !part.Optional && len(headerLines(header, part.Header)) == 0
+		return part.Kind == KindHeader && !part.Optional && len(header.Values(part.Header)) == 0
 	})
 }
 
@@ -102,7 +102,7 @@ func NeedsBody(sources []Source, providers []Provider, header http.Header) bool 
 }
 
 func (p Pass) matches(request Request) bool {
-	values := headerLines(request.Header, p.Header)
+	values := request.Header.Values(p.Header)
 	if p.Pointer != "" {
 		doc, err := request.document()
 		if err != nil {

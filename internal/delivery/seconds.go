@@ -47,7 +47,7 @@ func Seconds(source Source, request Request) (time.Duration, error) {
 // asked returns the value of the source in a request.
 func asked(source Source, request Request) (text string, err error) {
 	if source.Kind == KindHeader {
-		lines := headerLines(request.Header, source.Header)
+		lines := request.Header.Values(source.Header)
 		switch {
 		case len(lines) == 0 || lines[0] == "" && len(lines) == 1:
 			return "", errNoField

@@ -17,7 +17,7 @@ type Sign struct {
 }
 
 func (s Sign) isOn(header http.Header) bool {
-	return slices.ContainsFunc(headerLines(header, s.Header), func(line string) bool {
+	return slices.ContainsFunc(header.Values(s.Header), func(line string) bool {
 		line = strings.TrimLeft(line, " \t")
 		return len(line) >= len(s.Begins) && strings.EqualFold(line[:len(s.Begins)], s.Begins)
 	})

@@ -98,48 +98,11 @@ func TestPrefix(t *testing.T) {
 	}
 }
 
-// A dedup handler in front moves a field to its name in lower case. It is still the
-// same field.
-func TestHeaderUnderItsLowerCaseName(t *testing.T) {
-	for name, header := range map[string]http.Header{
-		"canonical":          {"Idempotency-Key": {"a"}},
-		"lower case":         {"idempotency-key": {"a"}},
-		"both, the same":     {"Idempotency-Key": {"a"}, "idempotency-key": {`"a"`}},
-		"canonical is empty": {"Idempotency-Key": nil, "idempotency-key": {"a"}},
-	} {
-		if found := find(t, header, keyHeader); found.ID != "a" {
-			t.Errorf("%s: got %+v; want the ID a", name, found)
-		}
-	}
-	both := delivery.Request{Header: http.Header{"Idempotency-Key": {"a"}, "idempotency-key": {"b"}}}
-	var invalid *delivery.InvalidError
-	if _, err := delivery.Find([]delivery.Source{keyHeader}, both, maxLength); !errors.As(err, &invalid) {
-		t.Errorf("both, different: got %v; want an InvalidError", err)
-	}
+func TestHeaderNamesInAnyCase(t *testing.T) {
 	for _, spelling := range []string{"idempotency-key", "IDEMPOTENCY-KEY"} {
 		if found := find(t, http.Header{"Idempotency-Key": {"a"}}, delivery.Source{Kind: delivery.KindHeader, Header: spelling}); found.ID != "a" || found.Prefix != "idempotency-key" {
 			t.Errorf("a source of %q found %+v", spelling, found)
 		}
-	}
-	// A name without letters is not read twice.
-	digits := delivery.Source{Kind: delivery.KindHeader, Header: "1", ScopeHeaders: []string{"2"}}
-	if found, want := find(t, http.Header{"1": {"a"}, "2": {"x"}}, digits), []string{"2", "1", "x"}; !reflect.DeepEqual(found.Scope, want) {
-		t.Errorf("got the scope %q; want %q", found.Scope, want)
-	}
-}
-
-// To look a field up under both names must not change the slice of lines in the
-// request.
-func TestFindLeavesTheRequestAsItIs(t *testing.T) {
-	lines := append(make([]string, 0, 4), "a")
-	header := http.Header{"Idempotency-Key": lines, "idempotency-key": {"a"}}
-	find(t, header, keyHeader)
-	if got := lines[:2][1]; got != "" {
-		t.Fatalf("%q was written behind the request's lines", got)
-	}
-	want := http.Header{"Idempotency-Key": {"a"}, "idempotency-key": {"a"}}
-	if !reflect.DeepEqual(header, want) {
-		t.Fatalf("the header became %v", header)
 	}
 }
 
@@ -172,10 +135,6 @@ func TestScopeOfAPreset(t *testing.T) {
 	}
 	if want := []string{"x-topic", "1", "a", "x-shop", "1", "b"}; !reflect.DeepEqual(scopes["both"], want) {
 		t.Errorf("got the scope %q; want %q", scopes["both"], want)
-	}
-	moved := http.Header{"X-Id": {"7"}, "x-topic": {"a"}, "x-shop": {"b"}}
-	if got := find(t, moved, source).Scope; !reflect.DeepEqual(got, scopes["both"]) {
-		t.Errorf("under lower-case names the scope is %q; want %q", got, scopes["both"])
 	}
 	if got := find(t, http.Header{"Idempotency-Key": {"a"}, "X-Topic": {"a"}}, keyHeader).Scope; len(got) != 0 {
 		t.Errorf("a source without a preset has the scope %q", got)
