@@ -23,7 +23,6 @@ const whsec = "whsec_"
 
 // secretKey returns the bytes of a secret as it was given. No error quotes it.
 func secretKey(secret, encoding string) (key []byte, err error) {
-	secret = trimLineEnd(secret)
 	rest, prefixed := strings.CutPrefix(secret, whsec)
 	switch {
 	case encoding == "hex":
@@ -46,14 +45,6 @@ func secretKey(secret, encoding string) (key []byte, err error) {
 	return key, err
 }
 
-// trimLineEnd cuts off the line end of a file with one line.
-func trimLineEnd(text string) string {
-	if line, ended := strings.CutSuffix(text, "\n"); ended {
-		return strings.TrimSuffix(line, "\r")
-	}
-	return text
-}
-
 // fromBase64 decodes base64 with or without its padding.
 func fromBase64(text string) ([]byte, error) {
 	bytes, err := base64.RawStdEncoding.Strict().DecodeString(strings.TrimRight(text, "="))
@@ -68,7 +59,7 @@ type publicKey func(message, signature []byte) bool
 
 // ed25519Key reads a key in hex.
 func ed25519Key(text string) (publicKey, error) {
-	key, err := hex.DecodeString(trimLineEnd(text))
+	key, err := hex.DecodeString(text)
 	if err != nil || len(key) != ed25519.PublicKeySize {
 		return nil, errors.New("is not an Ed25519 key in hex, which has 64 digits")
 	}
@@ -77,7 +68,7 @@ func ed25519Key(text string) (publicKey, error) {
 
 // ecdsaKey reads a key on P-256 in DER in base64.
 func ecdsaKey(text string) (publicKey, error) {
-	der, err := fromBase64(trimLineEnd(text))
+	der, err := fromBase64(text)
 	if err != nil {
 		return nil, err
 	}

@@ -14,8 +14,8 @@ type Config struct {
 	// Provider is a name of the catalogue; or Scheme is one of the user's own.
 	Provider string
 	Scheme   *Scheme
-	// Secrets are as they were given; any of them may match, so that one can be replaced by the
-	// next. A line end at the end is cut off, and missing padding of base64 is added.
+	// Secrets are in the encoding of the provider, base64 with or without padding. Any of them may
+	// match, so that a secret can be rotated.
 	Secrets []string
 	// PublicKeys are in place of secrets for the providers that need them.
 	PublicKeys []string
