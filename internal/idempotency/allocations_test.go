@@ -22,8 +22,8 @@ func TestAllocations(t *testing.T) {
 	}{
 		"a record into room that is there":   {0, func() { AppendRecord(room, thisKey, record) }},
 		"a record into new room":             {1, func() { AppendRecord(nil, thisKey, record) }},
-		"a response into room that is there": {0, func() { AppendResponse(room, thisKey, thisToken, response) }},
-		"a response into new room":           {1, func() { AppendResponse(nil, thisKey, thisToken, response) }},
+		"a response into room that is there": {1, func() { AppendResponse(room, thisKey, thisToken, response) }},
+		"a response into new room":           {2, func() { AppendResponse(nil, thisKey, thisToken, response) }},
 		"a record, read":                     {8, func() { must(errorOf(DecodeRecord(thisKey, storedRecord))) }},
 		"a response, read":                   {18, func() { must(errorOf(DecodeResponse(thisKey, thisToken, storedResponse))) }},
 	} {

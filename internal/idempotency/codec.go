@@ -1,11 +1,13 @@
 package idempotency
 
 import (
+	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
 	"math"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/cespare/xxhash/v2"
@@ -20,10 +22,10 @@ import (
 //
 //	magic and version, 4 bytes | checksum, 8 bytes | length of the CBOR, 4 bytes | CBOR | body
 //
-// The CBOR (RFC 8949) is an array of fields, which cbor.go encodes and a library decodes. The checksum covers what follows it except the body.
-// The fields have the length and the checksum of the body, so that a store can keep the body
-// elsewhere. The checksum also covers the key and, for a response, the token of the run, so that
-// a value under another key or token is an error.
+// The CBOR (RFC 8949) is an array of fields. The checksum covers what follows it except the body. The
+// fields have the length and the checksum of the body, so that a store can keep the body elsewhere. The
+// checksum also covers the key and, for a response, the token of the run, so that a value under another
+// key or token is an error.
 //
 // Numbers outside the CBOR are big-endian. A change of the form needs a new version in the magic.
 const (
@@ -38,7 +40,7 @@ const (
 	lengthSize   = 4
 )
 
-// storedRecord is what decoding reads: a [Record] with times in milliseconds since 1970, 0 for none.
+// storedRecord is a [Record] with times in milliseconds since 1970, 0 for none.
 type storedRecord struct {
 	_      struct{} `cbor:",toarray"`
 	Record Record
@@ -47,13 +49,22 @@ type storedRecord struct {
 	Claimed, Ended, LeaseUntil, Expires int64
 }
 
-// storedHead is what decoding reads: a [Response] with the length and the checksum of its body in place of the body.
+// storedHead is a [Response] with the length and the checksum of its body in place of the body.
 type storedHead struct {
 	_        struct{} `cbor:",toarray"`
 	Response Response
 	Length   int
 	Sum      uint64
 }
+
+// encoding sorts maps, so that equal responses are equal bytes.
+var encoding = func() cbor.UserBufferEncMode {
+	mode, err := cbor.EncOptions{Sort: cbor.SortLengthFirst}.UserBufferEncMode()
+	if err != nil {
+		panic("idempotency: options of CBOR: " + err.Error()) // they are constant
+	}
+	return mode
+}()
 
 // Header values may have any bytes, so texts need not be UTF-8.
 var decoding = func() cbor.DecMode {
@@ -72,7 +83,13 @@ var decoding = func() cbor.DecMode {
 func AppendRecord(dst []byte, key Key, r *Record) []byte {
 	at := len(dst)
 	dst = append(slices.Grow(dst, defaultCapacity), recordMagic...)
-	dst = appendRecord(append(dst, make([]byte, checksumSize)...), r)
+	e := encoders.Get().(*encoder)
+	e.record = storedForm(r)
+	if r.Previous != nil {
+		e.previous = storedForm(r.Previous)
+		e.record.Previous = &e.previous
+	}
+	dst = e.append(append(dst, make([]byte, checksumSize)...), &e.record)
 	seal(dst[at:], &key, "")
 	return dst
 }
@@ -114,7 +131,9 @@ func AppendResponse(dst []byte, key Key, token string, r *Response) []byte {
 func AppendResponseHead(dst []byte, key Key, token string, r *Response) []byte {
 	at := len(dst)
 	dst = append(slices.Grow(dst, defaultCapacity), responseMagic...)
-	dst = appendHead(append(dst, make([]byte, checksumSize+lengthSize)...), r)
+	e := encoders.Get().(*encoder)
+	e.head = storedHead{Response: *r, Length: len(r.Body), Sum: xxhash.Sum64(r.Body)}
+	dst = e.append(append(dst, make([]byte, checksumSize+lengthSize)...), &e.head)
 	head := dst[at:]
 	if len(head) > math.MaxUint32 {
 		panic("idempotency: a response's header of 4 GiB") // HTTP servers and clients take some MiB at most
@@ -192,6 +211,33 @@ func decodeHead(key Key, token string, head []byte) (*storedHead, error) {
 
 // defaultCapacity is enough for most records and for the headers of most responses, in bytes.
 const defaultCapacity = 512
+
+// encoder is reused: a first delivery encodes up to five values.
+type encoder struct {
+	buffer           bytes.Buffer
+	record, previous storedRecord
+	head             storedHead
+}
+
+var encoders = sync.Pool{New: func() any { return new(encoder) }}
+
+// append appends the CBOR of v, a field of the encoder, and returns the encoder to the pool.
+func (e *encoder) append(dst []byte, v any) []byte {
+	e.buffer = *bytes.NewBuffer(dst)
+	if err := encoding.MarshalToBuffer(v, &e.buffer); err != nil {
+		panic("idempotency: encoding CBOR: " + err.Error()) // impossible by the types
+	}
+	dst = e.buffer.Bytes()
+	*e = encoder{}
+	encoders.Put(e)
+	return dst
+}
+
+func storedForm(r *Record) storedRecord {
+	return storedRecord{
+		Record: *r, Claimed: millis(r.Claimed), Ended: millis(r.Ended), LeaseUntil: millis(r.LeaseUntil), Expires: millis(r.Expires),
+	}
+}
 
 func (s *storedRecord) record() *Record {
 	r := &s.Record
