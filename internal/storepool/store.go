@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"go.uber.org/zap"
@@ -21,7 +22,9 @@ type Store struct {
 	key   string
 	name  string
 	store idempotency.Store
-	log   *movableLog
+	log   *zap.Logger
+	// logTarget is the logger of the configuration whose settings apply.
+	logTarget atomic.Pointer[zap.Logger]
 
 	// tried is closed when the store has been opened or err is set; closed, when the store has been
 	// closed.
@@ -93,7 +96,7 @@ func (s *Store) finish() {
 		s.giveUpUnused()
 	}
 	if err := s.Close(); err != nil {
-		s.log.logger.Error("closing the store", zap.String("store", s.name), zap.Error(err))
+		s.log.Error("closing the store", zap.String("store", s.name), zap.Error(err))
 	}
 	s.pool.remove(s)
 	close(s.closed)
@@ -122,7 +125,7 @@ func (s *Store) giveUpUnused() {
 		return
 	}
 	if n := s.GiveUp(errUnused); n > 0 {
-		s.log.logger.Error("a store is given up: no configuration uses it, and it fails; the runs that it has not stored may be executed again",
+		s.log.Error("a store is given up: no configuration uses it, and it fails; the runs that it has not stored may be executed again",
 			zap.String("store", s.name), zap.Int("runs", n), zap.Duration("failed_for", unusedTimeout))
 	}
 }
@@ -177,7 +180,7 @@ func (s *Store) applyLocked() {
 	}
 	h := s.configurations[0]
 	s.Configure(h.Settings)
-	s.log.moveTo(h.Logger)
+	s.logTarget.Store(h.Logger)
 	h.Config.Tune(s.store)
 	if limited, ok := s.store.(interface{ SetLimit(bytes int64) }); ok {
 		limited.SetLimit(h.MemoryLimit)

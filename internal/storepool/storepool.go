@@ -68,16 +68,17 @@ func (p *Pool) enter(h *Handle) (*Store, error) {
 // start opens a store. Other callers may already be waiting for it.
 func (p *Pool) start(s *Store, h *Handle) {
 	defer close(s.tried)
-	s.log = newMovableLog(h.Logger)
+	s.logTarget.Store(h.Logger)
+	s.log = movableLog(s.logTarget.Load)
 	defer h.warnIfSlow("the store is still being opened: its disk is slow or hangs; requests and reloads that need the store wait").Stop()
-	if s.store, s.err = h.Config.Open(s.log.logger); s.err != nil {
+	if s.store, s.err = h.Config.Open(s.log); s.err != nil {
 		s.store = nil // perhaps a nil pointer of its type
 		p.remove(s)
 		return
 	}
 	s.Engine = engine.New(s.store, engine.Options{
 		Timeout:        h.Config.OperationTimeout(),
-		Logger:         s.log.logger,
+		Logger:         s.log,
 		NewToken:       rand.Text,
 		NewExecutionID: func() string { return uuid.Must(uuid.NewV7()).String() }, // RFC 9562: sorted by time
 		Room:           p.room,
@@ -184,7 +185,7 @@ const exitTimeout = 5 * time.Second
 
 func (s *Store) exit() {
 	if err := s.Abandon(); err != nil {
-		s.log.logger.Error("the process exits with work undone", zap.String("store", s.name), zap.Error(err))
+		s.log.Error("the process exits with work undone", zap.String("store", s.name), zap.Error(err))
 		return
 	}
 	if s.UsedBy() > 0 {
@@ -195,6 +196,6 @@ func (s *Store) exit() {
 	select {
 	case <-s.closed:
 	case <-timer.C:
-		s.log.logger.Error("the store could not be closed in time; the process exits as if it had crashed", zap.String("store", s.name))
+		s.log.Error("the store could not be closed in time; the process exits as if it had crashed", zap.String("store", s.name))
 	}
 }

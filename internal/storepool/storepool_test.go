@@ -170,7 +170,7 @@ func TestSettingsOfTheOldestConfigurationCount(t *testing.T) {
 	next := m.handleOf(3, zap.New(newLog).Named("dedup"))
 
 	store := started(t, first)
-	withField := store.log.logger.With(zap.String("key", "k"))
+	withField := store.log.With(zap.String("key", "k"))
 	want := func(limit int, lines, others *observer.ObservedLogs) {
 		t.Helper()
 		if got := m.store.Load().limit.Load(); got != int64(limit)<<20 {
