@@ -69,7 +69,7 @@ func TestVerifyMistakes(t *testing.T) {
 		"dedup github {\nverify github {env.A}\ns3cr3tword\n}":                                                   "3 dedup: unknown word behind verify",
 		"dedup github {\nverify github {\nsecret {env.A} {\ns3cr3tword\n}\n}\n}":                                 "- secret takes no block behind its arguments",
 		"dedup github {\nverify github {\n}\n}":                                                                  "2 verify: github needs a secret",
-		"dedup github {\nverify github {\nsecret {env.A}\nwithin 5m\n}\n}":                                       "- within needs a timestamp that is signed, and github has none",
+		"dedup github {\nverify github {\nsecret {env.A}\nwithin 5m\n}\n}":                                       "- within needs a signed timestamp, and github has none",
 		"dedup github {\nverify github {\nsecret {env.A}\nwithin 0\n}\n}":                                        `- within: argument 1 is not accepted`,
 		"dedup square {\nverify square {env.A}\n}":                                                               "- square needs the url to which it sends",
 		"dedup discord {\nverify discord {\nsecret {env.A}\n}\n}":                                                "- discord has no use for a secret",

@@ -38,7 +38,7 @@ func TestPrintProviders(t *testing.T) {
 func TestPrintProvider(t *testing.T) {
 	for name, want := range map[string][]string{
 		"github":  {"title      GitHub\n", "mode       webhook\n", "key        header X-GitHub-Delivery\n", "scope      host, path, X-GitHub-Hook-ID\n", "retention  7d\n", "passes     none of its requests\n", "verified   verified\n", "fact       https://docs.github.com/", "verify     HMAC-SHA256 (hex) in X-Hub-Signature-256, over {body}\n", "signs ID   no\n", "handshake  signed\n"},
-		"sns":     {"verify     no: its certificate has to be fetched"},
+		"sns":     {"verify     no: its certificate must be fetched"},
 		"dropbox": {"handshake  unsigned, and passes: GET with challenge\n"},
 		"slack":   {"passes     json /type is url_verification\n", "verified   verified, read on 2026-11-22\n", "fact       https://docs.slack.dev/"},
 		"stripe":  {"within     5m\n", "signs ID   yes\n", "claims     requests with Stripe-Signature\n", "passes     json /id ends in _00000000000000\n"},

@@ -11,22 +11,22 @@ import (
 	"github.com/caddy-dedup/caddy-dedup/internal/canonicaljson"
 )
 
-// adyenMembers are the members of an item that Adyen joins by colons and signs; a missing one is
-// empty. The rest of an item is not signed.
+// adyenMembers are the members of an item that Adyen joins with colons and signs. A missing member
+// counts as empty. Adyen does not sign the rest of an item.
 var adyenMembers = []string{
 	"/pspReference", "/originalReference", "/merchantAccountCode", adyenReference,
 	"/amount/value", "/amount/currency", "/eventCode", "/success",
 }
 
-// adyenNames are the names by which all that is signed is found.
+// adyenNames are the names on the paths to the signed members.
 var adyenNames = strings.Split("notificationItems/NotificationRequestItem/amount"+strings.Join(adyenMembers, ""), "/")
 
-// adyenReference is the merchant's own text, the only member that may have a colon: with a second
-// one, bytes could move from one member to the next under the same signature.
+// adyenReference is the merchant's own text, and the only member that may contain colons. If two
+// members could, a forger could move bytes between them under the same signature.
 const adyenReference = "/merchantReference"
 
 // verifyAdyen checks the signature in every item of a notification.
-func verifyAdyen(a *attempt, body Body) (string, error) {
+func verifyAdyen(a *authentication, body Body) (string, error) {
 	if body.size() > maxAdyenBody {
 		return fmt.Sprintf("the notification is larger than %d bytes", maxAdyenBody), nil
 	}
@@ -52,7 +52,7 @@ func verifyAdyen(a *attempt, body Body) (string, error) {
 	return "", nil
 }
 
-func (a *attempt) checkAdyenItem(element canonicaljson.Value) string {
+func (a *authentication) checkAdyenItem(element canonicaljson.Value) string {
 	item, ok := element.At("/NotificationRequestItem")
 	if !ok {
 		return "it has no NotificationRequestItem"
@@ -82,8 +82,8 @@ func (a *attempt) checkAdyenItem(element canonicaljson.Value) string {
 
 const otherCase = "the name of a member differs from a signed one only in case"
 
-// hasOtherCase reports whether an object has a member that software which does not mind the case of
-// names, such as Go's encoding/json, would read in place of a signed one.
+// hasOtherCase reports whether an object has a member whose name differs from a signed one only in
+// case. Software that ignores the case of names, such as Go's encoding/json, would read it instead.
 func hasOtherCase(object canonicaljson.Value) bool {
 	for name := range object.Names() {
 		if slices.ContainsFunc(adyenNames, func(signed string) bool { return name != signed && strings.EqualFold(name, signed) }) {
@@ -93,7 +93,8 @@ func hasOtherCase(object canonicaljson.Value) bool {
 	return false
 }
 
-// adyenText returns a member as text, empty if there is none, and whether it has a text.
+// adyenText returns the text of a member, or "" if it is missing or null. It reports false for an
+// object, an array, and a string with half of a surrogate pair.
 func adyenText(item canonicaljson.Value, pointer string) (string, bool) {
 	value, ok := item.At(pointer)
 	if !ok || value.Kind() == jsontext.KindNull {

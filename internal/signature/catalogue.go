@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// What [Provider.ID] and [Provider.Source] are, if they are not yes and primary.
+// The values of [Provider.ID] and [Provider.Source] other than the defaults, yes and primary.
 const (
 	notID           = "no"
 	inPart          = "in part"
@@ -15,13 +15,13 @@ const (
 	secondaryInPart = "secondary in part"
 )
 
-// The default tolerances: vendors that state one state five minutes or less, but for two.
+// The default tolerances. Vendors that state one state five minutes or less, except two.
 const (
 	fiveMinutes = 5 * time.Minute
 	tenMinutes  = 10 * time.Minute
 )
 
-// Gitea and Forgejo send GitHub's fields too, and all of them those of Meta and Intercom.
+// Gitea and Forgejo also send GitHub's fields, and all of these senders those of Meta and Intercom.
 var (
 	codeForges = []string{"X-Gitea-", "X-Forgejo-", "X-Gogs-"}
 	codeHosts  = append([]string{"X-GitHub-"}, codeForges...)
@@ -31,7 +31,7 @@ var ofMeta = challenge{method: "GET", parameter: "hub.challenge"}
 
 const noteForm = "Hooks sent as HTML forms are refused."
 
-// The shapes of rows. Each may be changed by those below it.
+// Constructors of rows, and methods that change a row.
 
 func inHex(header string) scheme { return scheme{Scheme: Scheme{Header: header}} }
 
@@ -56,15 +56,15 @@ func basicAuth() scheme {
 	}
 }
 
-// standard is the scheme of Standard Webhooks, whose fields begin with webhook- or svix-. Version
-// v1a, with a public key, is left out.
+// standard returns the scheme of Standard Webhooks, whose fields start with webhook- or svix-. It
+// does not support version v1a, which signs with a private key.
 func standard(fields, secret string) scheme {
 	s := formatted(fields+"signature", "v1,{signature} v1,{signature}")
 	s.Encoding, s.SecretEncoding, s.id = "base64", secret, fields+"id"
 	return s.over(fieldPrefix+s.id+"}.{timestamp}.{body}", fields+"timestamp", "s")
 }
 
-// over is a scheme that signs something else than the body, with a timestamp in a field.
+// over sets what the scheme signs, and where the timestamp is.
 func (s scheme) over(signed, timeHeader, unit string) scheme {
 	s.Signed, s.TimeHeader, s.Unit = signed, timeHeader, unit
 	return s
@@ -72,7 +72,7 @@ func (s scheme) over(signed, timeHeader, unit string) scheme {
 
 func (s scheme) sha1() scheme { s.Algorithm = "sha1"; return s }
 
-// taking is a scheme of which only some secrets are.
+// taking limits the scheme to some of the secrets.
 func (s scheme) taking(takes func(secret string) bool) scheme { s.takes = takes; return s }
 
 func rows(s ...scheme) []scheme { return s }
@@ -81,12 +81,12 @@ func isSigningToken(secret string) bool { return strings.HasPrefix(secret, whsec
 
 func isPlainToken(secret string) bool { return !isSigningToken(secret) }
 
-// catalogue has every provider that can be verified, sorted by name. Where a comment names no other
-// source, the scheme was read in the provider's own page, code or SDK.
+// catalogue has every provider that can be verified, sorted by name. Unless a comment names another
+// source, the scheme is from the provider's own page, code or SDK.
 var catalogue = []Provider{
 	{Name: "adyen", ID: inPart, schemes: rows(scheme{
 		Scheme: Scheme{Encoding: "base64", SecretEncoding: "hex"}, verify: verifyAdyen, how: "HMAC-SHA256 (base64) in each item, over eight of its members",
-	}), Note: "Dates and reasons of an item are not signed, nor is how many items a notification has. One of more than 1 MiB is refused. Webhooks of Adyen's platforms, with HmacSignature in the header, are not covered."},
+	}), Note: "Dates and reasons of an item are not signed, nor is the number of items. A notification of more than 1 MiB is refused. Webhooks of Adyen's platforms, with HmacSignature in the header, are not covered."},
 	{Name: "asaas", ID: nothingSigned, schemes: rows(equal("asaas-access-token"))},
 	{Name: "asana", schemes: rows(inHex("X-Hook-Signature")), Handshake: unsignedIsRefused + "POST with X-Hook-Secret, which is the secret"},
 	// From hookdeck's notes: the provider's page names only static fields.
@@ -97,7 +97,7 @@ var catalogue = []Provider{
 		Scheme: Scheme{Header: "BOX-SIGNATURE-PRIMARY", Encoding: "base64"}, second: "BOX-SIGNATURE-SECONDARY",
 		fixed: []field{{"BOX-SIGNATURE-VERSION", "1"}, {"BOX-SIGNATURE-ALGORITHM", "HmacSHA256"}},
 	}.over("{body}{timestamp}", "BOX-DELIVERY-TIMESTAMP", "rfc3339")),
-		Note: "With both keys written, a captured delivery runs once for each of its two signatures. A signature over the body with its characters beyond ASCII escaped is refused."},
+		Note: "With both keys configured, a captured delivery runs once for each of its two signatures. A signature over the body with escaped non-ASCII characters is refused."},
 	{Name: "chargebee", ID: nothingSigned, schemes: rows(basicAuth())},
 	{Name: "circleci", schemes: rows(formatted("circleci-signature", "v1={signature},v1={signature}")), Handshake: signedHandshake},
 	{Name: "clerk", Within: fiveMinutes, schemes: rows(standard("svix-", secretWhsec))},
@@ -142,7 +142,7 @@ var catalogue = []Provider{
 		challenge: challenge{method: "GET", field: "X-Okta-Verification-Challenge"}, Handshake: unsignedPasses + "GET with X-Okta-Verification-Challenge"},
 	{Name: "openai", Within: fiveMinutes, schemes: rows(standard("webhook-", secretWhsecOrText))},
 	{Name: "outpost", ID: notID, schemes: rows(formatted("X-Outpost-Signature", "v0={signature},{signature}")),
-		Note: "The secret is taken whole, whsec_ included. Where the operator has changed what is signed, write `verify hmac`."},
+		Note: "The whole secret is used, including whsec_. If the operator has changed what is signed, write `verify hmac`."},
 	{Name: "paddle", Within: fiveMinutes, schemes: rows(formatted("Paddle-Signature", "ts={timestamp};h1={signature}").over("{timestamp}:{body}", "", "s"))},
 	{Name: "pagerduty", ID: notID, schemes: rows(formatted("X-PagerDuty-Signature", "v1={signature},v1={signature}"))},
 	{Name: "pandadoc", ID: notID, schemes: rows(scheme{parameter: "signature"})},
@@ -156,7 +156,7 @@ var catalogue = []Provider{
 		how: "ECDSA with SHA256 on P-256 (base64) in X-Twilio-Email-Event-Webhook-Signature, over {timestamp}{body}",
 	}.over("{timestamp}{body}", "X-Twilio-Email-Event-Webhook-Timestamp", "s"))},
 	{Name: "sentry", schemes: rows(inHex("Sentry-Hook-Signature"))},
-	{Name: "sevalla", ID: nothingSigned, schemes: rows(equal("svl-signature")), Note: "The secret is taken whole, whsec_ included."},
+	{Name: "sevalla", ID: nothingSigned, schemes: rows(equal("svl-signature")), Note: "The whole secret is used, including whsec_."},
 	{Name: "shopify", ID: notID, schemes: rows(inBase64("Shopify-Hmac-Sha256"), inBase64("X-Shopify-Hmac-Sha256"))},
 	{Name: "slack", Within: fiveMinutes, schemes: rows(formatted("X-Slack-Signature", "v0={signature}").over("v0:{timestamp}:{body}", "X-Slack-Request-Timestamp", "s")), Handshake: signedHandshake},
 	{Name: "square", schemes: rows(inBase64("x-square-hmacsha256-signature").over("{url}{body}", "", "")),
@@ -171,7 +171,7 @@ var catalogue = []Provider{
 		how: "HMAC-SHA1 (base64) in X-Twilio-Signature, over the URL and the sorted form, or the URL with the body's hash",
 	}.sha1()), Note: "`url` is the origin, with user and password; path and query are the request's. A body that is not a form needs bodySHA256 as the last parameter of the query. " +
 		"A form of more than 1,000 pairs or 1 MiB and a POST without a body are refused. " +
-		"Whoever has a genuine request can move bytes between the names and values of its form, and between its beginning and the query, which includes a GET."},
+		"Anyone with a genuine request can move bytes between the names and values of its form, and between its beginning and the query, which includes a GET."},
 	{Name: "twitch", Within: tenMinutes, schemes: rows(scheme{
 		Scheme: Scheme{Header: "Twitch-Eventsub-Message-Signature", Format: "sha256={signature}"}, id: "Twitch-Eventsub-Message-Id",
 	}.over(fieldPrefix+"Twitch-Eventsub-Message-Id}{timestamp}{body}", "Twitch-Eventsub-Message-Timestamp", "rfc3339")), Handshake: signedHandshake},
@@ -186,20 +186,20 @@ var catalogue = []Provider{
 }
 
 const (
-	reasonToken  = "its bearer token says who sends, not what, and its keys have to be fetched; put a handler for JWTs in front"
+	reasonToken  = "its bearer token identifies the sender and does not cover the body, and its keys must be fetched; put a handler for JWTs in front"
 	reasonNoSign = "it has no signature"
 )
 
-// unverifiable are the other providers, and why.
+// unverifiable has the reasons why requests of the other providers cannot be verified.
 var unverifiable = map[string]string{
 	"cloudevents": reasonNoSign,
 	"contentful":  "it signs its own form of path, query and chosen fields, which proxies rewrite",
 	"eventarc":    reasonToken,
 	"eventgrid":   reasonNoSign + ", only a token of Entra or a secret in the query",
 	"knative":     reasonToken,
-	"mailgun":     "it signs a time and a token, and nothing of the event",
-	"paypal":      "its certificate has to be fetched, and it signs a CRC-32 of the body, which another body can have too",
-	"plaid":       "its keys have to be fetched with credentials",
+	"mailgun":     "it signs a timestamp and a token, but not the event",
+	"paypal":      "its certificate must be fetched, and it signs a CRC-32 of the body, which other bodies share",
+	"plaid":       "its keys must be fetched with credentials",
 	"pubsub":      reasonToken,
-	"sns":         "its certificate has to be fetched from an address in the message",
+	"sns":         "its certificate must be fetched from an address in the message",
 }

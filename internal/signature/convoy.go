@@ -9,10 +9,10 @@ import (
 	"time"
 )
 
-// readConvoy reads the bare signature of Convoy's simple mode, or t=1700000000,v1=...,v2=... of
-// its advanced mode, where each version is a hash and an encoding of the project's. Both follow
-// from the length of the digest.
-func readConvoy(a *attempt, value string, now time.Time) string {
+// readConvoy reads the bare signature of Convoy's simple mode, or the t=1700000000,v1=...,v2=... of
+// its advanced mode. There, the project chooses hash and encoding of each version; the length of the
+// digest shows which they are.
+func readConvoy(a *authentication, value string, now time.Time) string {
 	if digest := a.run.decode(value); digest != nil {
 		a.digests = append(a.digests, digest)
 		return ""
@@ -34,18 +34,18 @@ func readConvoy(a *attempt, value string, now time.Time) string {
 	return checkTimestamp(a.timestamp, "s", now, a.run.within)
 }
 
-// maxConvoyCompact is the size up to which a body is made compact before its signature is known to be
-// right.
+// maxConvoyCompact is the maximum size of a body that is compacted before its signature is verified.
 const maxConvoyCompact = 1 << 20
 
-// verifyConvoy checks the body as it was received, and then its compact JSON: Convoy signs that,
-// and sends what its producer has given it.
-func verifyConvoy(a *attempt, body Body) (string, error) {
+// verifyConvoy checks the signature over the body as received, and then over its compact JSON: Convoy
+// signs the compact form, but sends the body as its producer wrote it.
+func verifyConvoy(a *authentication, body Body) (string, error) {
 	begin := ""
 	if a.timestamp != "" {
 		begin = a.timestamp + ","
 	} else if start := body.start(11); len(start) == 11 && start[10] == ',' && isDigits(start[:10]) {
-		// What is signed in advanced mode, as the body of simple mode, would have no timestamp.
+		// Otherwise a message signed in advanced mode could be replayed as a body of simple mode,
+		// without its timestamp.
 		return "the body begins with a timestamp", nil
 	}
 	if a.matches(func(to io.Writer) {

@@ -8,18 +8,18 @@ import (
 )
 
 const (
-	// maxSignatures is how many signatures a request may have: a sender that changes its secret
-	// sends two.
+	// maxSignatures is the maximum number of signatures of a request. A sender that rotates its
+	// secret sends two.
 	maxSignatures = 10
-	// maxValue is how long a value may be in which a signature, a timestamp or an ID is, in bytes.
+	// maxValue is the maximum length of a value with a signature, a timestamp or an ID, in bytes.
 	maxValue = 4096
 )
 
-// format is how the value of a field with signatures is written.
+// format is the form of a value with signatures.
 type format struct {
 	separator string // between entries; "" if there is only one
 	entries   []entry
-	timed     bool // whether one of them is the timestamp
+	timed     bool // whether one entry is the timestamp
 }
 
 // entry is a signature, or the timestamp, behind a prefix.
@@ -28,7 +28,7 @@ type entry struct {
 	time   bool
 }
 
-// parseFormat reads a [Scheme.Format].
+// parseFormat parses a [Scheme.Format].
 func parseFormat(text string) (format, error) {
 	for _, separator := range []string{"", " ", ";", ","} {
 		texts := []string{text}
@@ -80,13 +80,13 @@ func (f *format) check(text string) error {
 	if signatures == 0 {
 		return fmt.Errorf("format %q has no {signature}", text)
 	}
-	// The longest prefix first: {signature} alone has the empty one.
+	// Longest prefix first: that of a bare {signature} is empty, and matches everything.
 	slices.SortStableFunc(f.entries, func(a, b entry) int { return len(b.prefix) - len(a.prefix) })
 	return nil
 }
 
-// read returns what a value has in the places of the format. An unknown entry is ignored: it may
-// be another version of the scheme. Two timestamps are an error, because only one is signed.
+// read returns the timestamp and the signatures in a value. It ignores unknown entries, which may be
+// of another version of the scheme. Two timestamps are an error, because only one is signed.
 func (f format) read(value string) (timestamp string, signatures []string, err error) {
 	rest, more := value, true
 	for more {

@@ -8,39 +8,38 @@ import (
 	"time"
 )
 
-// Provider is a sender of webhooks in the catalogue, and how its requests are verified.
+// Provider is a catalogue entry: a sender of webhooks, and how its requests are verified.
 type Provider struct {
 	Name string
-	// Reason says why they cannot be verified. If it is not empty, nothing else is set.
+	// Reason is why its requests cannot be verified. If it is set, only Name is set besides.
 	Reason string
-	// ID says in a few words whether the signature covers the delivery ID, yes or no for most.
-	// Where it does not, a captured request can be sent again under another ID.
+	// ID is whether the signature covers the delivery ID: "yes", "no", or a few words. If it does
+	// not, a captured request can be sent again under another ID.
 	ID string
-	// Within is the default tolerance of a timestamp; 0 is none.
+	// Within is the default tolerance of timestamps; 0 accepts any.
 	Within time.Duration
-	// Handshake says what becomes of the request that sets a webhook up; empty if none is known.
+	// Handshake is what happens to the request that sets up a webhook; empty if none is known.
 	Handshake string
-	// Source says where the scheme was read: primary is the provider's own page, code or SDK, and
-	// secondary those of others; or secondary in part.
+	// Source is the origin of the scheme: "primary" for the provider's own page, code or SDK,
+	// "secondary" for those of others, or "secondary in part".
 	Source string
-	// Note is what else a user has to know, in whole sentences.
+	// Note has whatever else a user needs to know, in whole sentences.
 	Note string
 
 	schemes []scheme
-	// foreign is what fields of other senders begin with, which send fields of this provider's
-	// name too.
+	// foreign has prefixes of the fields of other senders that also send this provider's fields.
 	foreign   []string
 	challenge challenge
 }
 
-// What [Provider.Handshake] begins with.
+// The prefixes of [Provider.Handshake].
 const (
 	signedHandshake   = "signed"
 	unsignedPasses    = "unsigned, and passes: "
 	unsignedIsRefused = "unsigned, and refused; set the webhook up before `verify`: "
 )
 
-// Providers returns the whole catalogue, sorted by name, with those that cannot be verified.
+// Providers returns all providers, sorted by name, including those that cannot be verified.
 func Providers() (all []Provider) {
 	for _, p := range catalogue {
 		all = append(all, p.complete())
@@ -63,24 +62,24 @@ func ProviderNamed(name string) (Provider, bool) {
 	return Provider{Name: name, Reason: reason}, known
 }
 
-// complete returns an entry with what the table leaves out.
+// complete returns the entry with its defaults.
 func (p Provider) complete() Provider {
 	p.ID, p.Source = cmp.Or(p.ID, "yes"), cmp.Or(p.Source, "primary")
 	return p
 }
 
-// Challenges reports whether it sends challenges that pass unsigned.
+// Challenges reports whether the provider sends unsigned challenges, which pass.
 func (p Provider) Challenges() bool { return p.challenge.method != "" }
 
-// PublicKey reports whether it takes a public key in place of a secret.
+// PublicKey reports whether the provider needs a public key instead of a secret.
 func (p Provider) PublicKey() bool { return p.has(func(s scheme) bool { return s.publicKey != nil }) }
 
-// URL reports whether it needs the URL to which it sends.
+// URL reports whether the provider signs the URL to which it sends.
 func (p Provider) URL() bool {
 	return p.has(func(s scheme) bool { return strings.Contains(s.Signed, placeURL) })
 }
 
-// Timed reports whether its requests may have a timestamp that is signed.
+// Timed reports whether requests of the provider may have a signed timestamp.
 func (p Provider) Timed() bool {
 	return p.has(func(s scheme) bool {
 		r, err := s.compile(false)
@@ -90,7 +89,7 @@ func (p Provider) Timed() bool {
 
 func (p Provider) has(is func(scheme) bool) bool { return slices.ContainsFunc(p.schemes, is) }
 
-// How says where the signature is, and what it is over, in the words of the configuration.
+// How describes where the signature is, and what it covers, in the words of the configuration.
 func (p Provider) How() string {
 	var ways []string
 	for _, s := range p.schemes {
@@ -113,7 +112,7 @@ func (p Provider) How() string {
 	return strings.Join(ways, ", or ")
 }
 
-// challenge is a request that a provider sends unsigned, to see whether the receiver listens.
+// challenge is an unsigned request by which a provider checks that the receiver listens.
 type challenge struct{ method, parameter, field string }
 
 func (c challenge) matches(r Request) bool {

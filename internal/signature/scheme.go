@@ -18,12 +18,12 @@ import (
 
 // Scheme is a keyed hash (HMAC) over the request, in a header field.
 type Scheme struct {
-	// Header is the field with the signature.
+	// Header is the name of the field with the signature.
 	Header string
-	// Format is how the field's value is written: {signature}, the default, alone or behind a
-	// prefix, such as sha256={signature}; or several entries, such as t={timestamp},v1={signature}.
-	// They are separated by a comma, a semicolon or a space, and come in any order; those of
-	// signatures may repeat, and others are ignored.
+	// Format is the form of the field's value: {signature}, the default, alone or after a prefix,
+	// such as sha256={signature}; or several entries, such as t={timestamp},v1={signature}. Entries
+	// are separated by a comma, a semicolon or a space, and come in any order. Those of signatures
+	// may repeat; unknown ones are ignored.
 	Format string
 	// Algorithm is sha256, the default, sha1 or sha512.
 	Algorithm string
@@ -31,37 +31,37 @@ type Scheme struct {
 	Encoding string
 	// SecretEncoding is text, the default, hex or base64.
 	SecretEncoding string
-	// Signed are the bytes that are signed: {body}, the default, and text, {timestamp} and
+	// Signed has the signed bytes: {body}, the default, alone or with text, {timestamp} and
 	// {http.request.header.<Field>} around it.
 	Signed string
-	// TimeHeader is the field with the timestamp, if Format has none.
+	// TimeHeader is the name of the field with the timestamp, if Format has none.
 	TimeHeader string
 	// Unit of the timestamp is s, the default, ms or rfc3339.
 	Unit string
 }
 
-// scheme is a row: a [Scheme], and what only the catalogue's have.
+// scheme is a row: a [Scheme], and what only the catalogue sets.
 type scheme struct {
 	Scheme
-	parameter string // the query parameter with the signature, in place of a field
+	parameter string // the query parameter with the signature, instead of a field
 	second    string // a second field with signatures
 	pointer   string // the JSON pointer to the timestamp in the body, in milliseconds
 	id        string // the field with the delivery ID, if it is signed
 	fixed     []field
-	static    bool // the secret itself is sent, and nothing is signed
-	// takes reports whether a secret is one of this scheme; nil means that each is.
+	static    bool // the provider sends the secret itself and signs nothing
+	// takes reports whether a secret is for this scheme; nil means that all are.
 	takes func(secret string) bool
-	// publicKey reads a public key, of which a signature has size bytes, or any number if that is
-	// 0; nil means that the scheme has a secret, and a signature the size of the hash.
+	// publicKey parses a public key; nil means that the scheme uses secrets. size is the length of
+	// its signatures in bytes, 0 if it varies.
 	publicKey func(text string) (publicKey, error)
 	size      int
-	// read is in place of what Format says, and verify of what Signed says.
-	read   func(a *attempt, value string, now time.Time) (reason string)
-	verify func(a *attempt, body Body) (reason string, err error)
-	how    string // in words, if there is more to say than the row does
+	// read overrides Format, and verify overrides Signed.
+	read   func(a *authentication, value string, now time.Time) (reason string)
+	verify func(a *authentication, body Body) (reason string, err error)
+	how    string // overrides the description of the row
 }
 
-// field is a field that has this value: the version of a scheme, where Format has none.
+// field is a field that must have this value: the version of a scheme, if Format has none.
 type field struct{ name, value string }
 
 // The placeholders of [Scheme.Signed]; only the catalogue has {url}.
@@ -72,21 +72,21 @@ const (
 	fieldPrefix = "{http.request.header."
 )
 
-// part is a piece of the bytes that are signed: a placeholder, the name of a field, or a text.
+// part is a part of the signed bytes: a placeholder, a field, or literal text.
 type part struct {
 	place, field, text string
-	// previous and next separate a field from what is beside it. Its value must not have them, or
-	// bytes could move from one part to the next under the same signature.
+	// previous and next are the texts that separate a field from its neighbors. Its value must not
+	// contain them, or a forger could move bytes between parts under the same signature.
 	previous, next string
 }
 
-// runner is a row with the secrets or public keys of a configuration.
+// runner is a compiled row with the secrets or public keys of a configuration.
 type runner struct {
 	scheme
 	format  format
 	parts   []part
 	hashes  []func() hash.Hash
-	timed   bool // whether requests may have a timestamp that is signed
+	timed   bool // whether requests may have a signed timestamp
 	keys    [][]byte
 	publics []publicKey
 	labels  []string // hashes of the keys or of the public keys
@@ -94,18 +94,18 @@ type runner struct {
 	within  time.Duration
 }
 
-// algorithms are what [Scheme.Algorithm] may be. A row of the catalogue may have several, with a |
-// between them, and encodings too: a signature is in the first that its length fits.
+// algorithms has the hashes by [Scheme.Algorithm]. A row of the catalogue may have several, separated
+// by |, and so several encodings: the length of a signature determines which it has.
 var algorithms = map[string]func() hash.Hash{"sha256": sha256.New, "sha1": sha1.New, "sha512": sha512.New}
 
-// withDefaults returns the row with what it leaves out.
+// withDefaults returns the row with its defaults.
 func (s scheme) withDefaults() scheme {
 	s.Format, s.Algorithm, s.Encoding = cmp.Or(s.Format, "{signature}"), cmp.Or(s.Algorithm, "sha256"), cmp.Or(s.Encoding, "hex")
 	s.SecretEncoding, s.Signed = cmp.Or(s.SecretEncoding, "text"), cmp.Or(s.Signed, placeBody)
 	return s
 }
 
-// checkOwn says what is wrong with the words of a scheme of the user's own.
+// checkOwn returns an error if a configured scheme has an invalid name or word.
 func (s Scheme) checkOwn() error {
 	if !httpguts.ValidHeaderFieldName(s.Header) {
 		return fmt.Errorf("header %q is not the name of a header field, such as X-Signature", s.Header)
@@ -129,8 +129,8 @@ func (s Scheme) checkOwn() error {
 	return nil
 }
 
-// compile reads the texts of a row. One of the user's own may not have parts side by side; those of
-// the catalogue that do cannot exchange a byte.
+// compile parses the texts of a row. A configured scheme (own) must not have adjacent parts; those of
+// the catalogue cannot exchange bytes.
 func (s scheme) compile(own bool) (*runner, error) {
 	r := &runner{scheme: s.withDefaults()}
 	for name := range strings.SplitSeq(r.Algorithm, "|") {
@@ -141,7 +141,7 @@ func (s scheme) compile(own bool) (*runner, error) {
 		return nil, err
 	}
 	if own && r.format.separator == "" && !strings.Contains(r.Format, ",") {
-		r.format.separator = "," // a single entry may repeat too
+		r.format.separator = "," // a single entry may also repeat
 	}
 	if r.parts, err = parseSigned(r.Signed, own); err != nil {
 		return nil, err
@@ -152,7 +152,7 @@ func (s scheme) compile(own bool) (*runner, error) {
 	case s.TimeHeader != "" && r.format.timed:
 		return nil, fmt.Errorf("the timestamp is in format already; leave %q out of timestamp", s.TimeHeader)
 	case from && !signed:
-		return nil, errors.New("signed has no {timestamp}: one that is not signed can be changed by anybody")
+		return nil, errors.New("signed has no {timestamp}: anyone could change an unsigned one")
 	case signed && !from:
 		return nil, errors.New("signed has {timestamp}, and neither format nor timestamp says where it is")
 	case s.Unit != "" && !from:
@@ -161,15 +161,15 @@ func (s scheme) compile(own bool) (*runner, error) {
 	return r, nil
 }
 
-// timeTouchesBody reports whether one of two parts is the timestamp, which has a fixed form, and the
-// other one the body.
+// timeTouchesBody reports whether one part is the timestamp and the other the body. They need no
+// separator, because a timestamp has a fixed form.
 func timeTouchesBody(a, b part) bool {
 	return a.place == placeTime && b.place == placeBody || a.place == placeBody && b.place == placeTime
 }
 
 var placeholder = regexp.MustCompile(`\{[^{}]*\}?`)
 
-// parseSigned reads the template of the bytes that are signed.
+// parseSigned parses a [Scheme.Signed].
 func parseSigned(text string, own bool) (parts []part, err error) {
 	end := 0
 	for _, at := range placeholder.FindAllStringIndex(text, -1) {
@@ -188,7 +188,7 @@ func parseSigned(text string, own bool) (parts []part, err error) {
 		if before := text[end:at[0]]; before != "" {
 			parts = append(parts, part{text: before})
 		} else if own && end > 0 && !timeTouchesBody(parts[len(parts)-1], p) {
-			return nil, fmt.Errorf("signed %q has %s right behind another placeholder: bytes could move from one to the other under the same signature; they need a text between them", text, p.place)
+			return nil, fmt.Errorf("signed %q has %s directly after another placeholder: anyone could move bytes from one to the other under the same signature; write a text between them", text, p.place)
 		}
 		parts, end = append(parts, p), at[1]
 	}
@@ -196,7 +196,7 @@ func parseSigned(text string, own bool) (parts []part, err error) {
 		parts = append(parts, part{text: text[end:]})
 	}
 	if !strings.Contains(text, placeBody) {
-		return nil, fmt.Errorf("signed %q has no {body}: whoever has one signature could send it with any body", text)
+		return nil, fmt.Errorf("signed %q has no {body}: anyone with one signature could send it with any body", text)
 	}
 	for i := range parts {
 		if i > 0 {

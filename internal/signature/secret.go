@@ -12,16 +12,16 @@ import (
 	"strings"
 )
 
-// The encodings of secrets that only the catalogue has.
+// The encodings of secrets that only the catalogue uses.
 const (
-	secretWhsec       = "whsec"         // base64, with or without whsec_ in front
-	secretWhsecOrText = "whsec or text" // base64 behind whsec_, else text
-	secretUser        = "user:password" // of Basic authentication
+	secretWhsec       = "whsec"         // base64, with or without the prefix whsec_
+	secretWhsecOrText = "whsec or text" // base64 with the prefix whsec_, else text
+	secretUser        = "user:password" // for Basic authentication
 )
 
 const whsec = "whsec_"
 
-// secretKey returns the bytes of a secret as it was given. No error quotes it.
+// secretKey decodes a configured secret. No error quotes it.
 func secretKey(secret, encoding string) (key []byte, err error) {
 	rest, prefixed := strings.CutPrefix(secret, whsec)
 	switch {
@@ -48,16 +48,16 @@ func secretKey(secret, encoding string) (key []byte, err error) {
 // fromBase64 decodes base64 with or without its padding.
 func fromBase64(text string) ([]byte, error) {
 	bytes, err := base64.RawStdEncoding.Strict().DecodeString(strings.TrimRight(text, "="))
-	if err != nil || strings.ContainsAny(text, "\r\n") { // which the decoder skips
+	if err != nil || strings.ContainsAny(text, "\r\n") { // the decoder ignores line ends
 		return nil, errors.New("is not in base64")
 	}
 	return bytes, nil
 }
 
-// publicKey reports whether a signature is one over a message.
+// publicKey reports whether a signature is valid for a message.
 type publicKey func(message, signature []byte) bool
 
-// ed25519Key reads a key in hex.
+// ed25519Key parses a public key in hex.
 func ed25519Key(text string) (publicKey, error) {
 	key, err := hex.DecodeString(text)
 	if err != nil || len(key) != ed25519.PublicKeySize {
@@ -66,7 +66,7 @@ func ed25519Key(text string) (publicKey, error) {
 	return func(message, signature []byte) bool { return ed25519.Verify(key, message, signature) }, nil
 }
 
-// ecdsaKey reads a key on P-256 in DER in base64.
+// ecdsaKey parses a public key on P-256, in base64 of DER.
 func ecdsaKey(text string) (publicKey, error) {
 	der, err := fromBase64(text)
 	if err != nil {

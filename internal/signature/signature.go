@@ -1,9 +1,9 @@
-// Package signature tells whether a webhook comes from its provider: by a signature over the
-// request, or by a static secret that the provider sends with it.
+// Package signature verifies that a webhook comes from its provider: by a signature over the request,
+// or by a static secret that the provider sends with it.
 //
-// A scheme is a row: where the signature is, how it is written, and which bytes it is over. One
-// verifier runs all rows; twilio, adyen and convoy have code of their own. A request is looked at
-// twice: [Verifiers.Begin] needs no body, and [Pending.Verify] hashes it as it was received.
+// A scheme is a row of a table: where the signature is, its form, and the bytes that it covers. The
+// same code runs all rows, except for twilio, adyen and convoy. A request is checked in two steps:
+// [Verifiers.Begin] checks everything but the body, and [Pending.Verify] hashes the body as received.
 package signature
 
 import (
@@ -14,29 +14,29 @@ import (
 	"time"
 )
 
-// Request is what a signature is looked for in, before the body is read.
+// Request is the part of a request that is known before its body is read.
 type Request struct {
 	Method string
-	// Target is the target of the request line as it was sent, before any rewrite.
+	// Target is the target of the request line as sent, before any rewrite.
 	Target string
 	// Header must not change until [Pending.Verify] has returned.
 	Header http.Header
-	// HasBody reports whether a body is announced. A challenge has none.
+	// HasBody reports whether the request announces a body. A challenge has none.
 	HasBody bool
 }
 
-// Body is the body of a request, as it was received: before it is decompressed or parsed.
+// Body is the body of a request as received, before it is decompressed or parsed.
 type Body struct {
-	// Pieces yields all bytes in order. It is called once for each secret that is tried.
+	// Pieces yields all bytes in order. It is called several times, at least once for each secret.
 	Pieces iter.Seq[[]byte]
-	// Whole returns all bytes in one piece, for the few schemes that parse the body or whose
-	// algorithm needs it so. The caller accounts for the bytes.
+	// Whole returns all bytes in one piece, for schemes that parse the body or whose algorithm
+	// needs that. It reserves the bytes itself.
 	Whole func() ([]byte, error)
-	// Reserve is asked for the bytes that are needed beside the body before they are allocated.
+	// Reserve reserves bytes that are needed besides the body, before they are allocated.
 	Reserve func(bytes int) error
 }
 
-// BodyOf returns a body that is held in one piece, and for which there is room.
+// BodyOf returns a Body for bytes in memory that needs no reservations.
 func BodyOf(body []byte) Body {
 	return Body{
 		Pieces:  func(yield func([]byte) bool) { yield(body) },
@@ -45,7 +45,7 @@ func BodyOf(body []byte) Body {
 	}
 }
 
-// begins reports whether a byte is the first of the body.
+// begins reports whether the body starts with a byte.
 func (b Body) begins(with byte) bool {
 	for piece := range b.Pieces {
 		if len(piece) > 0 {
@@ -55,7 +55,7 @@ func (b Body) begins(with byte) bool {
 	return false
 }
 
-// start returns up to n bytes from the beginning of the body.
+// start returns the first n bytes of the body, or all of a shorter one.
 func (b Body) start(n int) string {
 	var start []byte
 	for piece := range b.Pieces {
@@ -67,7 +67,7 @@ func (b Body) start(n int) string {
 	return string(start)
 }
 
-// size returns how many bytes the body has.
+// size returns the number of bytes in the body.
 func (b Body) size() (n int) {
 	for piece := range b.Pieces {
 		n += len(piece)
@@ -87,35 +87,34 @@ type Verifiers []*Verifier
 
 // Pending is a request of which everything but the body has been looked at.
 type Pending struct {
-	// Challenge is the provider whose unsigned challenge this is, such as a GET of Dropbox. The
-	// request passes as it is: there is nothing to verify, and it has no key.
-	Challenge string
-	attempts  []attempt
-	now       time.Time
+	// Challenge is the name of the provider if the request is its unsigned challenge, such as a GET
+	// of Dropbox. The request passes as it is: it has no signature and no key.
+	Challenge       string
+	authentications []authentication
+	now             time.Time
 }
 
-// Secrets returns how many secrets and public keys the signatures are compared with.
+// Secrets returns the number of secrets and public keys that Verify may try.
 func (p Pending) Secrets() (n int) {
-	for _, a := range p.attempts {
+	for _, a := range p.authentications {
 		n += len(a.run.keys) + len(a.run.publics)
 	}
 	return n
 }
 
-// Verified says who has sent a request.
+// Verified is the sender of a request whose signature is valid.
 type Verified struct {
 	// Provider is [Verifier.Provider].
 	Provider string
-	// ID is the delivery ID that the signature covers, where it covers a header field that has it.
-	// Then the key has to be made of this ID, and of no other field that a forger could add.
+	// ID is the delivery ID, if it is in a signed header field; else "". The key must then be made
+	// of this ID, and of no other field, which a forger could add.
 	ID string
-	// Secret is a hash of the secret or public key that fits, of several the first of the
-	// configuration.
+	// Secret is a hash of the secret or public key that matches, the first one if several do.
 	Secret string
 }
 
-// Begin looks at all but the body. Its error is a [Refusal]: no verifier finds what may be a
-// signature of its provider, and one whose timestamp is within its tolerance of now.
+// Begin checks everything but the body. Its error is a [Refusal]: no verifier has found a well-formed
+// signature of its provider with a timestamp within its tolerance of now.
 func (all Verifiers) Begin(r Request, now time.Time) (Pending, error) {
 	p := Pending{now: now}
 	for _, v := range all {
@@ -130,22 +129,22 @@ func (all Verifiers) Begin(r Request, now time.Time) (Pending, error) {
 			reasons = append(reasons, v.label()+": "+reason)
 			continue
 		}
-		p.attempts = append(p.attempts, a)
+		p.authentications = append(p.authentications, a)
 	}
-	if len(p.attempts) == 0 {
+	if len(p.authentications) == 0 {
 		return Pending{}, Refusal(strings.Join(reasons, "; "))
 	}
 	return p, nil
 }
 
-// Verify checks the signatures over the body. It returns all senders whose signatures are right:
-// several, if they have the same secret. Its error is a [Refusal] if there is none, or that of
+// Verify checks the signatures over the body. It returns all senders whose signatures are valid; there
+// are several if they share a secret. Its error is a [Refusal] if there is none, or that of
 // [Body.Whole] or [Body.Reserve].
 func (p Pending) Verify(body Body) ([]Verified, error) {
 	var reasons []string
 	var by []Verified
-	for i := range p.attempts {
-		a := &p.attempts[i]
+	for i := range p.authentications {
+		a := &p.authentications[i]
 		reason, err := a.verify(body, p.now)
 		if err != nil {
 			return nil, err
@@ -161,17 +160,17 @@ func (p Pending) Verify(body Body) ([]Verified, error) {
 	return by, nil
 }
 
-// begin returns the attempt at the request, or the reason why there is none.
-func (v *Verifier) begin(r Request, now time.Time) (attempt, string) {
+// begin begins the authentication of a request, or returns the reason to refuse it.
+func (v *Verifier) begin(r Request, now time.Time) (authentication, string) {
 	for _, foreign := range v.row.foreign {
 		for name := range r.Header {
 			if len(name) >= len(foreign) && strings.EqualFold(name[:len(foreign)], foreign) {
-				return attempt{}, "the request has " + foreign + "* fields, which another sender has"
+				return authentication{}, "the request has " + foreign + "* fields, which another sender has"
 			}
 		}
 	}
-	// Where a provider has two schemes, the first that the request uses decides: there is no way
-	// back from a wrong signature to a weaker scheme.
+	// If a provider has two schemes, the first that the request uses decides: an invalid signature
+	// must not fall back to a weaker scheme.
 	used := slices.IndexFunc(v.schemes, func(s *runner) bool {
 		values, _ := s.values(r)
 		return len(values) > 0

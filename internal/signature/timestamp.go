@@ -8,11 +8,11 @@ import (
 	"time"
 )
 
-// inRFC3339 is stricter than [time.Parse], which takes one digit for an hour. A signature over an
-// ID, a timestamp and a body says only by their forms where one ends.
+// inRFC3339 is stricter than [time.Parse], which accepts hours of one digit. In a signature over an ID,
+// a timestamp and a body, only the fixed form of the timestamp separates them.
 var inRFC3339 = regexp.MustCompile(`^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,9})?(Z|[+-]\d\d:\d\d)$`)
 
-// parseTimestamp reads a timestamp: ten digits in seconds, thirteen in milliseconds, or RFC 3339.
+// parseTimestamp parses a timestamp: ten digits of seconds, thirteen of milliseconds, or RFC 3339.
 func parseTimestamp(text, unit string) (time.Time, bool) {
 	if unit == "rfc3339" {
 		t, err := time.Parse(time.RFC3339, text)
@@ -34,8 +34,8 @@ func parseTimestamp(text, unit string) (time.Time, bool) {
 
 func isDigits(text string) bool { return strings.Trim(text, "0123456789") == "" }
 
-// checkTimestamp returns what is wrong with a timestamp, or "". A tolerance of 0 is none: it may
-// have any age, and still has to be well-formed.
+// checkTimestamp returns why a timestamp is invalid, or "". With a tolerance of 0 any age is valid, but
+// the timestamp must be well-formed.
 func checkTimestamp(text, unit string, now time.Time, within time.Duration) string {
 	t, ok := parseTimestamp(text, unit)
 	switch age := now.Sub(t); {

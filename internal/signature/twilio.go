@@ -14,18 +14,18 @@ import (
 	"strings"
 )
 
-// What is done for a form, and for a notification of Adyen, before its signature is known to be right.
+// Limits for work that is done before a signature is verified.
 const (
 	maxTwilioForm  = 1 << 20
 	maxTwilioPairs = 1000
 	maxAdyenBody   = 1 << 20
 )
 
-// verifyTwilio checks a signature over the URL as it is registered and the body: a form as its
-// sorted parameters, anything else by its hash in the last parameter of the URL. A form is never
-// verified by a hash, which its sender may have written into a text message. Bytes can still move
-// between a parameter's name and its value.
-func verifyTwilio(a *attempt, body Body) (string, error) {
+// verifyTwilio checks a signature over the registered URL and the body. A form is signed as its sorted
+// parameters, any other body by its hash in the last parameter of the URL. A form is never verified by
+// a hash: its sender may have written the hash into a text message. The scheme does not prevent moving
+// bytes between the name and the value of a parameter.
+func verifyTwilio(a *authentication, body Body) (string, error) {
 	var form []byte
 	switch size := body.size(); {
 	case size == 0 && a.request.Method != http.MethodGet:
@@ -68,7 +68,7 @@ func verifyTwilio(a *attempt, body Body) (string, error) {
 	return "", nil
 }
 
-// checkBodyHash compares a body with its hash, which has to be the last parameter of the target.
+// checkBodyHash compares the body with its hash, which must be the last parameter of the target.
 func checkBodyHash(target string, body Body) string {
 	hash := parameters(target, "bodySHA256")
 	_, query, _ := strings.Cut(target, "?")
@@ -81,7 +81,7 @@ func checkBodyHash(target string, body Body) string {
 		sum.Write(piece)
 	}
 	if !bytes.Equal(decodeText(hash[0], "hex"), sum.Sum(nil)) {
-		return "the body is not the one of bodySHA256"
+		return "the body does not match bodySHA256"
 	}
 	return ""
 }
@@ -91,8 +91,8 @@ func isForm(contentType string) bool {
 	return err == nil && media == "application/x-www-form-urlencoded"
 }
 
-// sortedForm joins each name and value of a form of n pairs, sorted by name and then by value; equal
-// pairs count once. It returns false for a form that is malformed.
+// sortedForm joins the names and values of a form of n pairs, sorted by name and then by value, without
+// repeated pairs. It returns false for a malformed form.
 func sortedForm(body string, n int) (form []byte, ok bool) {
 	pairs := make([][2]string, 0, n)
 	for text := range strings.SplitSeq(body, "&") {
@@ -114,8 +114,8 @@ func sortedForm(body string, n int) (form []byte, ok bool) {
 	return form, true
 }
 
-// twilioURLs returns the forms of the URL that Twilio may have signed: with the port of the
-// setting, without one, and with the scheme's own; and with or without the path of a bare origin.
+// twilioURLs returns the URLs that Twilio may have signed: with the port of the setting, without a
+// port, and with the default port of the scheme; and for an empty path, with and without the slash.
 func twilioURLs(setting, target string) (urls []string) {
 	url := inURL.FindStringSubmatch(setting)
 	origin, port, standard := url[1], url[2], ":443"
@@ -139,6 +139,6 @@ func twilioURLs(setting, target string) (urls []string) {
 	return urls
 }
 
-// inURL matches a URL with its origin, with user and password, its port behind a colon, and the
-// rest of it, as they are written.
+// inURL matches a URL. Its groups are the origin with user and password, the port with its colon, and
+// the rest.
 var inURL = regexp.MustCompile(`^(https?://[^/?#\s:][^/?#\s]*?)(:\d+)?([/?][^#\s]*)?$`)

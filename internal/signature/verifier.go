@@ -9,20 +9,20 @@ import (
 	"time"
 )
 
-// Config is one `verify` of a handler.
+// Config is the configuration of one `verify`.
 type Config struct {
-	// Provider is a name of the catalogue; or Scheme is one of the user's own.
+	// Provider is a name in the catalogue. Otherwise, Scheme is the scheme.
 	Provider string
 	Scheme   *Scheme
 	// Secrets are in the encoding of the provider, base64 with or without padding. Any of them may
 	// match, so that a secret can be rotated.
 	Secrets []string
-	// PublicKeys are in place of secrets for the providers that need them.
+	// PublicKeys are for providers that sign with a private key, instead of Secrets.
 	PublicKeys []string
-	// URLs are where the provider sends to, for the providers that sign it.
+	// URLs are those to which the provider sends, for providers that sign them.
 	URLs []string
-	// Within is the tolerance of a timestamp, in the past and in the future. Nil is the default,
-	// and 0 is none at all.
+	// Within is the tolerance of timestamps, in the past and in the future. Nil means the default;
+	// 0 accepts any.
 	Within *time.Duration
 }
 
@@ -32,10 +32,10 @@ type Verifier struct {
 	schemes []*runner
 }
 
-// Provider returns the name of the provider, and "" for a scheme of the user's own.
+// Provider returns the name of the provider, "" for a configured scheme.
 func (v *Verifier) Provider() string { return v.row.Name }
 
-// Labels returns hashes of its secrets and public keys, by which equal ones are known.
+// Labels returns hashes that identify the secrets and public keys.
 func (v *Verifier) Labels() (labels []string) {
 	for _, s := range v.schemes {
 		labels = append(labels, s.labels...)
@@ -45,18 +45,18 @@ func (v *Verifier) Labels() (labels []string) {
 
 func (v *Verifier) label() string { return cmp.Or(v.row.Name, "hmac") }
 
-// New returns the verifier of a configuration. An error names the position of what is wrong among
-// those of its kind, and never a secret, a key or a URL, which may have a password.
+// New returns the verifier of a configuration. An error names the position of an invalid secret, key or
+// URL, and never its value: a URL may have a password.
 func New(config Config) (*Verifier, error) { return newVerifier(config, true) }
 
-// Check returns what is wrong with a configuration whose secrets, public keys and URLs are not known
-// yet, such as placeholders.
+// Check checks a configuration whose secrets, public keys and URLs are not known yet, such as
+// placeholders.
 func (c Config) Check() error {
 	_, err := newVerifier(c, false)
 	return err
 }
 
-// newVerifier is [New] for values that are known, else [Config.Check].
+// newVerifier is [New] if the secrets, public keys and URLs are known, else [Config.Check].
 func newVerifier(config Config, known bool) (*Verifier, error) {
 	v := &Verifier{row: Provider{Within: fiveMinutes}}
 	switch own := config.Scheme; {
@@ -89,7 +89,7 @@ func newVerifier(config Config, known bool) (*Verifier, error) {
 			return nil, err
 		}
 		if r.urls, r.within = config.URLs, within; len(r.urls) == 0 {
-			r.urls = []string{""} // which no message has
+			r.urls = []string{""} // no URL is signed
 		}
 		if known {
 			if err := r.addKeys(config, v.label()); err != nil {
@@ -102,13 +102,12 @@ func newVerifier(config Config, known bool) (*Verifier, error) {
 		}
 	}
 	if config.Within != nil && within != 0 && !timed {
-		return nil, fmt.Errorf("within needs a timestamp that is signed, and %s has none", v.label())
+		return nil, fmt.Errorf("within needs a signed timestamp, and %s has none", v.label())
 	}
 	return v, nil
 }
 
-// check says what a configuration has too much or too little of, and which of its URLs is none if
-// they are known.
+// check reports missing, superfluous and invalid settings.
 func (v *Verifier) check(config Config, known bool) error {
 	needs := func(what string, given []string, needed bool) error {
 		if needed && len(given) == 0 {
@@ -146,7 +145,7 @@ func labelOf(secret []byte) string {
 	return hex.EncodeToString(sum[:16])
 }
 
-// addKeys adds the secrets and public keys that are of this scheme.
+// addKeys adds the secrets and public keys for this scheme.
 func (r *runner) addKeys(config Config, label string) error {
 	for i, secret := range config.Secrets {
 		if r.takes != nil && !r.takes(secret) {

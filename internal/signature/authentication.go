@@ -18,8 +18,8 @@ import (
 	"github.com/caddy-dedup/caddy-dedup/internal/canonicaljson"
 )
 
-// attempt is what [Verifiers.Begin] has read of a request for one verifier.
-type attempt struct {
+// authentication is the check of one request by one verifier, begun by [Verifiers.Begin].
+type authentication struct {
 	of        *Verifier
 	run       *runner
 	request   Request
@@ -30,7 +30,7 @@ type attempt struct {
 
 const noMatch = "no signature matches"
 
-// values returns what is where the signature is, and the name of that place.
+// values returns the values at the place of the signature, and the name of that place.
 func (r *runner) values(req Request) (values []string, place string) {
 	if r.parameter != "" {
 		return parameters(req.Target, r.parameter), "the query parameter " + r.parameter
@@ -38,15 +38,16 @@ func (r *runner) values(req Request) (values []string, place string) {
 	return req.Header.Values(r.Header), r.Header
 }
 
-// begin reads what a request has of the scheme but the body, or returns why it is refused.
-func (r *runner) begin(req Request, now time.Time) (a attempt, reason string) {
-	a = attempt{run: r, request: req}
+// begin reads signatures, timestamp and signed fields of a request. If it refuses the request, it
+// returns the reason.
+func (r *runner) begin(req Request, now time.Time) (a authentication, reason string) {
+	a = authentication{run: r, request: req}
 	for _, f := range r.fixed {
 		if req.Header.Get(f.name) != f.value {
 			return a, f.name + " is not " + f.value
 		}
 	}
-	if r.Header == "" && r.parameter == "" { // Adyen has all in the body
+	if r.Header == "" && r.parameter == "" { // Adyen: the signatures are in the body
 		return a, ""
 	}
 	values, place := r.values(req)
@@ -77,8 +78,8 @@ func (r *runner) begin(req Request, now time.Time) (a attempt, reason string) {
 	return a, a.readFields(now)
 }
 
-// single returns the only one of the values. Software that reads the first of two fields, and
-// software that reads the last, would disagree on who has sent the request.
+// single returns the only value. It refuses several: software that reads the first and software
+// that reads the last would disagree about the sender.
 func single(values []string, place string) (value, reason string) {
 	switch {
 	case len(values) == 0:
@@ -93,7 +94,7 @@ func single(values []string, place string) (value, reason string) {
 	return values[0], ""
 }
 
-// parameters returns the values of a query parameter of a request's target.
+// parameters returns the values of a query parameter in a request target.
 func parameters(target, name string) (values []string) {
 	_, query, _ := strings.Cut(target, "?")
 	for pair := range strings.SplitSeq(query, "&") {
@@ -108,8 +109,7 @@ func parameters(target, name string) (values []string) {
 	return values
 }
 
-// indexOf returns the position of a value among the secrets, -1 if it is none of them, in constant
-// time.
+// indexOf returns the index of the secret that equals a value, or -1. It compares in constant time.
 func (r *runner) indexOf(value string) int {
 	if r.SecretEncoding == secretUser {
 		method, encoded, _ := strings.Cut(value, " ")
@@ -129,8 +129,8 @@ func (r *runner) indexOf(value string) int {
 	return index
 }
 
-// readSignatures adds the signatures of a field's value, and the timestamp if it is there.
-func (a *attempt) readSignatures(value, place string) string {
+// readSignatures reads the signatures in a value, and the timestamp if the format has one.
+func (a *authentication) readSignatures(value, place string) string {
 	timestamp, texts, err := a.run.format.read(value)
 	if err != nil {
 		return place + " " + err.Error()
@@ -149,7 +149,7 @@ func (a *attempt) readSignatures(value, place string) string {
 	return ""
 }
 
-// decode returns the bytes of a signature, nil for a text that is none.
+// decode returns the bytes of a signature, or nil if the text is not a signature of this scheme.
 func (r *runner) decode(text string) []byte {
 	for encoding := range strings.SplitSeq(r.Encoding, "|") {
 		digest := decodeText(text, encoding)
@@ -165,7 +165,7 @@ func (r *runner) decode(text string) []byte {
 	return nil
 }
 
-// decodeText decodes all of a text, hex in either case, and returns nil for a malformed one.
+// decodeText decodes hex, in either case, or base64. It returns nil for an empty or malformed text.
 func decodeText(text, encoding string) []byte {
 	decode := hex.DecodeString
 	if encoding == "base64" {
@@ -178,7 +178,7 @@ func decodeText(text, encoding string) []byte {
 }
 
 // readFields checks the fields that are signed, and reads the timestamp.
-func (a *attempt) readFields(now time.Time) (reason string) {
+func (a *authentication) readFields(now time.Time) (reason string) {
 	r := a.run
 	for _, p := range r.parts {
 		if p.field == "" {
@@ -189,7 +189,7 @@ func (a *attempt) readFields(now time.Time) (reason string) {
 			return reason
 		}
 		if p.next != "" && strings.Index(value+p.next, p.next) < len(value) || p.previous != "" && strings.LastIndex(p.previous+value, p.previous) > 0 {
-			return p.field + " has in it what separates it from the rest of what is signed"
+			return p.field + " contains the separator between the signed parts"
 		}
 	}
 	if r.TimeHeader != "" {
@@ -203,9 +203,9 @@ func (a *attempt) readFields(now time.Time) (reason string) {
 	return checkTimestamp(a.timestamp, r.Unit, now, r.within)
 }
 
-// verify returns why the signatures are not over this body, or "". An error is that of reading the
-// body or of reserving room.
-func (a *attempt) verify(body Body, now time.Time) (reason string, err error) {
+// verify checks the signatures over the body, and returns the reason if none is valid. The error is
+// that of [Body.Whole] or [Body.Reserve].
+func (a *authentication) verify(body Body, now time.Time) (reason string, err error) {
 	r := a.run
 	switch {
 	case r.static:
@@ -215,7 +215,7 @@ func (a *attempt) verify(body Body, now time.Time) (reason string, err error) {
 	case r.publicKey != nil:
 		return a.verifyPublic(body)
 	case len(r.urls) > 1 && !body.begins('{'):
-		// Where one URL begins with another, the rest of it could be moved to the body.
+		// If one URL is a prefix of another, a forger could move the rest of it into the body.
 		return "the body is not a JSON object, and there is more than one url", nil
 	}
 	var messages []func(io.Writer)
@@ -231,9 +231,9 @@ func (a *attempt) verify(body Body, now time.Time) (reason string, err error) {
 	return "", nil
 }
 
-// matches reports whether one of the signatures is that of one of the messages with one of the
-// secrets.
-func (a *attempt) matches(messages ...func(io.Writer)) bool {
+// matches reports whether any signature is valid for any of the messages and any secret, and sets
+// fits.
+func (a *authentication) matches(messages ...func(io.Writer)) bool {
 	for i, key := range a.run.keys {
 		for _, newHash := range a.run.hashes {
 			for _, write := range messages {
@@ -250,8 +250,8 @@ func (a *attempt) matches(messages ...func(io.Writer)) bool {
 	return false
 }
 
-// write writes the bytes that are signed. A hash and a buffer have no errors.
-func (a *attempt) write(to io.Writer, url string, body Body) {
+// write writes the signed bytes to a hash or a buffer, neither of which returns errors.
+func (a *authentication) write(to io.Writer, url string, body Body) {
 	for _, p := range a.run.parts {
 		text := p.text
 		switch {
@@ -270,8 +270,8 @@ func (a *attempt) write(to io.Writer, url string, body Body) {
 	}
 }
 
-// verifyPublic needs the message in one piece, as Ed25519 does.
-func (a *attempt) verifyPublic(body Body) (string, error) {
+// verifyPublic checks a signature with the public keys. Ed25519 needs the message in one piece.
+func (a *authentication) verifyPublic(body Body) (string, error) {
 	n := len(a.timestamp) + body.size()
 	if err := body.Reserve(n); err != nil {
 		return "", err
@@ -287,7 +287,7 @@ func (a *attempt) verifyPublic(body Body) (string, error) {
 	return noMatch, nil
 }
 
-// checkMember checks the timestamp in a body whose signature is right.
+// checkMember checks the timestamp in a body whose signature is valid.
 func (r *runner) checkMember(body Body, now time.Time) (string, error) {
 	doc, reason, err := parse(body)
 	if doc == nil {
@@ -297,11 +297,11 @@ func (r *runner) checkMember(body Body, now time.Time) (string, error) {
 	if !ok || value.Kind() != jsontext.KindNumber {
 		return "the body has no number at " + r.pointer, nil
 	}
-	text, _ := value.Text() // the error is one of strings
+	text, _ := value.Text() // only strings return an error
 	return checkTimestamp(text, "ms", now, r.within), nil
 }
 
-// parse reads the body as JSON. Without a document, it returns the reason or an error of the body.
+// parse parses the body as JSON. If it is not JSON, parse returns the reason.
 func parse(body Body) (doc *canonicaljson.Document, reason string, err error) {
 	text, err := body.Whole()
 	if err != nil {
