@@ -126,8 +126,7 @@ func (v Value) child(token string) (Value, bool) {
 	return Value{}, false
 }
 
-// Kind returns whether the value is an object, an array, a string, a number, true,
-// false or null.
+// Kind returns the kind of the value.
 func (v Value) Kind() jsontext.Kind { return v.doc.kind(v.node) }
 
 // Text returns a string without its quotes and escapes; a number, true, false or null as it is in the
@@ -169,7 +168,7 @@ func (v Value) scalar() []byte {
 	return v.doc.text[n.value:n.end]
 }
 
-// Names yields the names of an object's members, in order, but for those with half of a surrogate pair.
+// Names yields the names of an object's members, in order, except names with half of a surrogate pair.
 // For any other value it yields nothing.
 func (v Value) Names() iter.Seq[string] {
 	return func(yield func(string) bool) {

@@ -7,16 +7,17 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// Members calls each with the members of a JSON object, in the order of the text: the name, as it is
-// written, and where the value begins and ends in the text. A name may occur more than once. The text
-// has the grammar of RFC 8259 and at most 10,000 levels of nesting; whether it is UTF-8 is not
-// checked.
+// Members calls each for the members of a JSON object, in order, with the name as written, and the
+// offsets at which the value starts and ends. A name may occur more than once. Members checks the
+// grammar of RFC 8259 and that there are at most 10,000 levels of nesting, but not whether the text is
+// UTF-8.
 //
-// Members allocates nothing, and does not change the text, as jsontext's Decoder does: replays read
-// one text at the same time.
+// Members allocates nothing. Unlike jsontext's Decoder, it does not change the text, so that concurrent
+// replays can read it.
 //
-// An error says that the text is no JSON object, or not all of one. Then each was called with what is
-// before that place, and the member around it ends where the text does.
+// If the text is not a JSON object, or is cut off, Members returns an error after it has called each for
+// the members before the error. The value of the member that has the error extends to the end of the
+// text.
 func Members(text []byte, each func(name []byte, begin, end int)) error {
 	if err := checkLength(text); err != nil {
 		return err
@@ -53,9 +54,10 @@ func Members(text []byte, each func(name []byte, begin, end int)) error {
 	return p.end()
 }
 
-// skip reads a value that is within an object.
+// skip reads a value within an object. It needs no memory for the levels of nesting, unlike
+// [parser.parse], which keeps nodes.
 func (p *parser) skip() error {
-	var objects [maxDepth/64 + 1]uint64 // a bit for each level: whether it is an object, or an array
+	var objects [maxDepth/64 + 1]uint64 // one bit for each level: whether it is an object
 	isObject := func(level int) bool { return objects[level/64]>>(level%64)&1 == 1 }
 	for depth := 0; ; {
 		if depth > 0 && isObject(depth) {
@@ -96,10 +98,9 @@ func (p *parser) skip() error {
 	}
 }
 
-// IsString reports whether a JSON value, as it is written, is the string with this text, whichever of
-// its characters are escaped.
+// IsString reports whether a JSON value is the string with this text, regardless of escapes.
 func IsString(value []byte, text string) bool {
-	const longest = len(`\u0000`) // way to write a byte of the text
+	const longest = len(`\u0000`) // form of a byte of the text
 	if last := len(value) - 1; last < 1 || value[0] != '"' || value[last] != '"' || last > longest*len(text)+1 {
 		return false
 	}

@@ -66,7 +66,7 @@ func parse(text []byte, reserve func(bytes int) error, lastCounts bool) (*Docume
 	return p.Document, nil
 }
 
-// checkLength reports an error for a text whose offsets a [span] has no room for.
+// checkLength returns an error if a text is too long for the offsets of a [span].
 func checkLength(text []byte) error {
 	if len(text) > math.MaxInt32 {
 		return fmt.Errorf("the text has %d bytes; it must have at most %d", len(text), math.MaxInt32)
@@ -85,8 +85,8 @@ func validBytes(text []byte) (n int) {
 	}
 }
 
-// textSize has upper bounds of what is in a text. For a text that is not JSON, they hold for the part
-// that Parse reads before it finds the error.
+// textSize has upper bounds for the content of a text. If the text is not JSON, they hold for the part
+// that Parse reads before the error.
 type textSize struct {
 	values, members, depth int
 	longest                int // bytes of a string, with its quotes, or of a number
@@ -158,7 +158,7 @@ type parser struct {
 	lastCounts bool
 }
 
-// none is the parent of the root.
+// none is no node: the parent of the root, and [node.sorted] of a member that does not count.
 const none = math.MaxUint32
 
 // parse reads the whole text. While an object or array is open, the end of its node is the number of
@@ -200,7 +200,7 @@ func (p *parser) parse() error {
 	return p.end()
 }
 
-// name reads the name of a member, and the colon behind it.
+// name reads the name of a member and the colon after it.
 func (p *parser) name() (span, error) {
 	if p.skipSpace() != '"' {
 		return span{}, p.syntaxError("the name of a member must start here, in quotes")
@@ -230,7 +230,7 @@ func (p *parser) closeNode(open uint32) (parent uint32, err error) {
 	return parent, err
 }
 
-// closing reads the bracket or brace with which an object or array ends.
+// closing reads the bracket or brace that ends an object or array.
 func (p *parser) closing(want byte) error {
 	if p.skipSpace() != want {
 		return p.syntaxError("a comma or a closing bracket or brace must follow a value")
@@ -239,7 +239,7 @@ func (p *parser) closing(want byte) error {
 	return nil
 }
 
-// end reports an error if there is more than white space.
+// end returns an error unless only white space follows.
 func (p *parser) end() error {
 	if p.skipSpace(); p.offset < len(p.text) {
 		return p.syntaxError("more than one JSON value")
@@ -323,7 +323,7 @@ func (p *parser) readNumber() error {
 	if p.peek() == '.' {
 		p.offset++
 		if !p.skipDigits() {
-			return p.syntaxError("a digit must follow the point of a number")
+			return p.syntaxError("a digit must follow the decimal point")
 		}
 	}
 	if c := p.peek(); c == 'e' || c == 'E' {
@@ -332,7 +332,7 @@ func (p *parser) readNumber() error {
 			p.offset++
 		}
 		if !p.skipDigits() {
-			return p.syntaxError("a digit must be in the exponent of a number")
+			return p.syntaxError("an exponent must have a digit")
 		}
 	}
 	return nil
