@@ -241,7 +241,7 @@ func TestMissingKeyIsLogged(t *testing.T) {
 		"a body":               {"dedup {\nkey json /id\n}", `{"id":`, "", "[json /id]", "JSON"},
 		"an invalid ID":        {"dedup github", "{}", strings.Repeat("x", 300), "[header X-GitHub-Delivery]", "the delivery ID is invalid: "},
 		"observed":             {"dedup {\nobserve\non_missing reject\n}", "{}", "", "[header Idempotency-Key]", "no idempotency key or delivery ID"},
-		"several":              {"dedup github gitlab", "{}", "", "header X-GitHub-Delivery", "header X-GitHub-Delivery: it is not there"},
+		"several":              {"dedup github gitlab", "{}", "", "header X-GitHub-Delivery", "header X-GitHub-Delivery: it is absent"},
 		"an object":            {"dedup {\nkey json /id\n}", `{"id":{}}`, "", "[json /id]", "/id is neither a string nor a number"},
 		"an object's webhook":  {"dedup {\nmode webhook\nkey json /id\n}", `{"id":{}}`, "", "[json /id]", "/id is neither a string nor a number"},
 		"a body that is large": {"dedup {\nmode webhook\nkey json /id\nmax_request_body 1\n}", "{}", "", "[json /id]", "max_request_body"},

@@ -31,8 +31,8 @@ func (r Request) Remember() Request {
 	return r
 }
 
-// LetLastCount makes the last of two members with the same name count. Else such a body is not JSON. It
-// is for a request that remembers its body.
+// LetLastCount makes the last of several members with the same name count. By default, a body with such
+// members is not JSON. The request must remember its body.
 func (r Request) LetLastCount() { r.parsed.lastCounts = true }
 
 // bytes returns the body. If the body is empty, the source is absent.
@@ -59,7 +59,7 @@ func (r Request) document() (*canonicaljson.Document, error) {
 	}
 	if !p.parsed {
 		p.parsed = true
-		if p.lastCounts { // a function in a variable would have the request allocated
+		if p.lastCounts { // a function in a variable would make the request escape to the heap
 			p.doc, p.docErr = canonicaljson.ParseLast(body, r.room)
 		} else {
 			p.doc, p.docErr = canonicaljson.Parse(body, r.room)
@@ -130,9 +130,9 @@ func member(from canonicaljson.Value, pointer string) (item, error) {
 // true and false as they are written, an object or an array in canonical form (RFC 8785), and ""
 // for null and where there is no such member.
 //
-// An error is [ErrBodyTooLarge], that of [Request.Body], or says why the member cannot be part of
-// a key or a scope: the body is not JSON, or, with [ErrUnusable], the member is not a text. The text
-// of an object or an array is returned along with the error.
+// An error is [ErrBodyTooLarge], that of [Request.Body], or the reason why the member cannot be part of
+// a key or a scope: the body is not JSON, or, with [ErrUnusable], the member is not a text. For an
+// object or an array, Member returns the text along with the error.
 func (r Request) Member(pointer string) (string, error) {
 	doc, err := r.document()
 	if missing, is := errors.AsType[missingError](err); is && missing.kind == isAbsent {

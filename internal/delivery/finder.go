@@ -60,10 +60,10 @@ type Found struct {
 }
 
 var (
-	// ErrMissing says that none of the sources is present in the request.
+	// ErrMissing is the error if none of the sources is present in the request.
 	ErrMissing = errors.New("the request has no idempotency key or delivery ID")
-	// ErrUnusable says that a member of the body or a text is present in the request and cannot be
-	// its ID, and no other source is present.
+	// ErrUnusable is the error if a member of the body or a text is present in the request and cannot
+	// be its ID, and no other source is present.
 	ErrUnusable = errors.New("the request has no usable idempotency key or delivery ID")
 	// ErrBodyTooLarge is the error of [Request.Body] for a body that is too large to be held in
 	// memory.
@@ -100,7 +100,7 @@ func unusable(format string, arguments ...any) error {
 	return missingError{isUnusable, fmt.Sprintf(format, arguments...)}
 }
 
-// errNoField says that a header field is absent. It is allocated once, and not for every request.
+// errNoField is the error for an absent header field. It is allocated once, and not for every request.
 var errNoField error = missingError{}
 
 // isMissing reports whether an error is a missingError.
@@ -120,9 +120,9 @@ type item struct {
 // one that is present in the request. An ID has no more than maxLength bytes.
 //
 // Errors:
-//   - [ErrMissing] if no source is present, [ErrUnusable] if none is but for values that cannot be
-//     IDs. The text says why a source in the body has no ID, and why the request is not from
-//     the provider of a source.
+//   - [ErrMissing] if no source is present, [ErrUnusable] if only sources are present whose values
+//     cannot be IDs. The text explains why a source in the body has no ID, and why the request is not
+//     from the provider of a source.
 //   - An [*InvalidError] if the first source that is present is a header field
 //     without a valid ID. Later sources are not tried, because the client meant this field.
 //   - [ErrBodyTooLarge] if a source needs the body, the body is too large, and no
@@ -148,7 +148,7 @@ func Find(sources []Source, request Request, maxLength int) (Found, error) {
 			}
 			reason := err.Error()
 			if reason == "" && source.Provider != "" {
-				reason = "it is not there" // API requests without a key need no explanation
+				reason = "it is absent" // API requests without a key need no explanation
 			}
 			if reason != "" {
 				reasons = append(reasons, source.String()+": "+reason)

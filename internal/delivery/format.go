@@ -68,7 +68,7 @@ func (p Pass) String() string {
 		return where + " ends in " + p.Suffix
 	}
 	if len(p.Values) == 0 {
-		return where + " is there"
+		return where + " is present"
 	}
 	return where + " is " + strings.Join(p.Values, " or ")
 }

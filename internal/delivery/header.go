@@ -18,9 +18,9 @@ type InvalidError struct {
 	Header string
 	// Value is the value as sent, truncated to 64 bytes.
 	Value string
-	// Reason says what is wrong with the value.
+	// Reason is what is wrong with the value.
 	Reason string
-	// Right says what a valid value looks like.
+	// Right describes a valid value.
 	Right string
 }
 

@@ -15,8 +15,8 @@ const kindAbsent = "absent"
 
 // parts combines the IDs of all parts; the ID of the first is shown. If a required part is absent,
 // the source has no ID, whatever the other parts are: the order of the parts must not decide
-// whether a request has a key. Of a user's own parts it is unusable, and not absent, if the first one
-// is there. Otherwise, if a part is invalid or unusable, so is the source.
+// whether a request has a key. A configured source is then unusable, and not absent, if its first part
+// is present. Otherwise, if a part is invalid or unusable, so is the source.
 //
 // An absent part is hashed as kindAbsent, so that later parts keep their positions. Whether a part
 // is optional is not hashed: making a part optional changes no keys.
@@ -32,8 +32,8 @@ func (f finder) parts(source Source) (item, error) {
 		missing, isMissing := errors.AsType[missingError](err)
 		switch {
 		case isMissing:
-			missing.reason = fmt.Sprintf("part %d, %s: %s", i+1, part, cmp.Or(missing.reason, "it is not there"))
-			if hasFirst && !source.OfCatalogue { // the request is meant to have a key
+			missing.reason = fmt.Sprintf("part %d, %s: %s", i+1, part, cmp.Or(missing.reason, "it is absent"))
+			if hasFirst && !source.OfCatalogue { // the client meant the request to have a key
 				missing.kind = isUnusable
 			}
 			return item{}, missing

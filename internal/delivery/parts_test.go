@@ -53,7 +53,7 @@ func TestParts(t *testing.T) {
 		}
 	}
 	for name, c := range map[string]struct{ shop, q, body, reason string }{
-		"no header":   {"absent", "x", `{"id":"7"}`, "part 1, header X-Shop: it is not there"},
+		"no header":   {"absent", "x", `{"id":"7"}`, "part 1, header X-Shop: it is absent"},
 		"no member":   {"s1", "x", `{}`, "part 2, json /id: /id is not in the body"},
 		"not JSON":    {"s1", "x", `id=7`, "part 2, json /id: the body is not JSON"},
 		"empty value": {"s1", "", `{"id":"7"}`, "part 3, value {q}: it is empty"},

@@ -25,8 +25,8 @@ type Pass struct {
 	Empty bool
 	// Suffix is the suffix of the value, instead of Values.
 	Suffix string
-	// SignedPointer is Pointer where the request is verified, in place of Header, which no sender
-	// signs. Empty means that the request is then a delivery.
+	// SignedPointer is the Pointer for verified requests, instead of Header, which no sender signs. If
+	// it is empty, such a request is a delivery.
 	SignedPointer string
 	// Unsigned reports whether such a request may lack the signs of the provider.
 	Unsigned bool
@@ -63,8 +63,7 @@ func (s Source) isSent(header http.Header) bool {
 	return s.OfOneSender() && s.Signs.mismatch(header) == "" && s.hasHeaders(header)
 }
 
-// Sends reports whether a request has the header fields by which the sender of one of the sources is
-// known.
+// Sends reports whether a request has the header fields that identify the sender of one of the sources.
 func Sends(sources []Source, header http.Header) bool {
 	return slices.ContainsFunc(sources, func(s Source) bool { return s.isSent(header) })
 }

@@ -16,7 +16,7 @@ import (
 type NotSecondsError struct {
 	// Value is the value as sent, truncated to 64 bytes; for a JSON object or array, its kind.
 	Value string
-	// Reason says what is wrong with the value.
+	// Reason is what is wrong with the value.
 	Reason string
 }
 
@@ -52,7 +52,7 @@ func asked(source Source, request Request) (text string, err error) {
 		case len(lines) == 0 || lines[0] == "" && len(lines) == 1:
 			return "", errNoField
 		case slices.ContainsFunc(lines, func(line string) bool { return line != lines[0] }):
-			return "", notSeconds(lines[0], "stands on one of several lines that differ")
+			return "", notSeconds(lines[0], "is one of several lines that differ")
 		}
 		return lines[0], nil
 	}

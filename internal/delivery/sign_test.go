@@ -53,8 +53,8 @@ func TestSigns(t *testing.T) {
 func TestMissingFieldIsNamed(t *testing.T) {
 	github, _ := delivery.ProviderNamed("github")
 	for want, sources := range map[string][]delivery.Source{
-		"header X-GitHub-Delivery: it is not there": github.Sources,
-		"": {{Kind: delivery.KindHeader, Header: delivery.IdempotencyKeyHeader}},
+		"header X-GitHub-Delivery: it is absent": github.Sources,
+		"":                                       {{Kind: delivery.KindHeader, Header: delivery.IdempotencyKeyHeader}},
 	} {
 		_, err := delivery.Find(sources, sample{"X-Other: 1\n", `{}`}.request(), maxLength)
 		if !errors.Is(err, delivery.ErrMissing) || !strings.HasSuffix(err.Error(), want) || want == "" && err.Error() != delivery.ErrMissing.Error() {

@@ -5,8 +5,8 @@ import (
 	"strings"
 )
 
-// NearNames returns the names in the catalogue that a user who wrote this name most
-// likely meant, sorted. It returns none if no name is near.
+// NearNames returns the names in the catalogue that a user who wrote this name most likely
+// meant, sorted.
 func NearNames(name string) []string {
 	names := make([]string, len(catalogue))
 	for i, p := range catalogue {
@@ -15,8 +15,8 @@ func NearNames(name string) []string {
 	return Nearest(name, names)
 }
 
-// UnknownProvider is the error about a name that is not in the catalogue, with the names
-// that may be meant.
+// UnknownProvider returns the error for a name that is not in the catalogue. It suggests
+// similar names.
 func UnknownProvider(name string) error {
 	const all = "`caddy-dedup providers` lists them all, and `key header <field>` serves any other sender"
 	if near := NearNames(name); len(near) > 0 {
@@ -25,7 +25,7 @@ func UnknownProvider(name string) error {
 	return fmt.Errorf("%q is not a provider; %s", name, all)
 }
 
-// Alternatives writes the accepted words of an error message, as "a, b or c".
+// Alternatives lists the accepted words in an error message, as "a, b or c".
 func Alternatives(words []string) string {
 	if len(words) < 2 {
 		return strings.Join(words, "")
@@ -33,8 +33,8 @@ func Alternatives(words []string) string {
 	return strings.Join(words[:len(words)-1], ", ") + " or " + words[len(words)-1]
 }
 
-// Nearest returns those of the right names that a user who wrote this name most
-// likely meant, in their order. It returns none if no name is near.
+// Nearest returns those of the right names that a user who wrote this name most likely meant,
+// in their order.
 func Nearest(name string, right []string) []string {
 	name = strings.NewReplacer("-", "_", " ", "_").Replace(strings.ToLower(name))
 	var near []string

@@ -46,7 +46,7 @@ func CheckExclude(pointer string) error {
 	for token := range strings.SplitSeq(pointer[1:], "/") {
 		switch {
 		case token == "-":
-			return fmt.Errorf("JSON pointer %q has the token -, which names an element behind the last and so none; write * for every element of the array", pointer)
+			return fmt.Errorf("JSON pointer %q has the token -, which names no existing element; write * for every element of the array", pointer)
 		case token != "*" && strings.Contains(token, "*"):
 			return fmt.Errorf("JSON pointer %q has a * inside the name %q; * stands alone, for every member or element of one level, such as /items/*/sent_at", pointer, token)
 		}

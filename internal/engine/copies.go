@@ -219,7 +219,7 @@ func isUnavailable(err error) bool { return refusalFor(err).Reason == ReasonUnav
 // when the store was asked.
 func (o *ownCopies) keep(key idempotency.Key, read snapshot, record *idempotency.Record, response *idempotency.Response, life time.Duration) {
 	if int64(len(response.Body)) >= o.all.limit.Load() {
-		o.evict(key) // the copy that is there, if any, is outdated
+		o.evict(key) // an existing copy is outdated
 		return
 	}
 	if o.store.Readable(record) {
@@ -260,7 +260,7 @@ func (o *ownCopies) evict(key idempotency.Key) {
 	o.all.lru.Remove(copyKey{o, key})
 }
 
-// invalidate evicts the copy of a key. What was read before cannot become a copy any more.
+// invalidate evicts the copy of a key, and prevents that a value read earlier becomes a copy.
 func (o *ownCopies) invalidate(key idempotency.Key) {
 	o.all.mu.Lock()
 	defer o.all.mu.Unlock()

@@ -47,8 +47,8 @@ func (Replay) decision()  {}
 func (Follow) decision()  {}
 func (Refusal) decision() {}
 
-// DiffersFrom returns the record of the run whose request had another body than the duplicate that is
-// decided on, nil if there is none or they do not differ.
+// DiffersFrom returns the record of the run whose request had another body than this duplicate, nil if
+// the bodies do not differ.
 func DiffersFrom(d Decision) *idempotency.Record {
 	record, differs := (*idempotency.Record)(nil), false
 	switch d := d.(type) {
@@ -110,13 +110,13 @@ func (v view) decideEnded(m *member, c idempotency.Claim) Decision {
 	hasResponse := found.Response != nil || found.Record != nil && found.Record.LargeBody > 0
 	verdict := idempotency.Decide(found.Record, c, found.Now)
 	switch {
-	case v.err != nil && verdict == idempotency.Proceed: // also when there is no record
+	case v.err != nil && verdict == idempotency.Proceed: // includes no record
 		return refusalFor(v.err)
 	case v.joinedBeforeEnd(m) && hasResponse && found.Record.Token == v.record.Token && c.SameRequest(v.record):
 		return Replay{Record: found.Record, Response: found.Response, Waited: true, Differs: c.Differs(found.Record)}
 	case found.Response != nil && found.Record.State == idempotency.InFlight:
-		// This record is from before the run ended. The one that the store has by now
-		// decides for requests that did not wait.
+		// This record was read before the run ended. For requests that did not wait, the
+		// present record of the store decides.
 		return nil
 	}
 	switch verdict {

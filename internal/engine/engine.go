@@ -187,7 +187,7 @@ func (e *Engine) Claim(ctx context.Context, req Request) (Decision, error) {
 	limit := waitLimit{until: time.Now().Add(req.Wait), onWait: req.OnWait}
 	defer limit.stop()
 	for {
-		c := e.newClaim(req) // anew in each round: the encryption keys may have changed
+		c := e.newClaim(req) // in each round, because the encryption keys may have changed
 		if decision := e.decideByCopy(c); decision != nil {
 			return decision, nil
 		}
@@ -237,7 +237,7 @@ func (e *Engine) claimForFlight(f *flight, c idempotency.Claim, req Request) *Ru
 	case err != nil:
 		f.end(runOver, e.copies.stale(c.Key, err), err)
 	case got.Verdict == idempotency.ReplayKept && got.Response == nil && got.Record.LargeBody == 0:
-		// A faulty store. Without this error, the requests would ask it again without end.
+		// The store is faulty. Without this error, the requests would ask it forever.
 		f.end(runOver, idempotency.Claimed{}, &idempotency.UnreadableError{
 			Where: c.Key.String(), Err: idempotency.ErrResponseMissing,
 		})

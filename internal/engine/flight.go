@@ -21,8 +21,8 @@ type flights struct {
 	exiting bool
 }
 
-// flight is the requests of one key that a process has at the same time, and what it knows of
-// the key.
+// flight is the requests of one key that a process handles at the same time, and what it knows about
+// the key. The name is that of golang.org/x/sync/singleflight.
 type flight struct {
 	all   *flights
 	key   idempotency.Key
@@ -334,7 +334,7 @@ func (v view) decide(m *member, c idempotency.Claim) Decision {
 	case running:
 		live := v.live
 		if m.part == joinedWhileStoring {
-			live = nil // if its status releases the key, this request has to run
+			live = nil // if its status releases the key, this request must run
 		}
 		return decideInFlight(v.record, live, c)
 	case unstored, closed:

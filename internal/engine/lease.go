@@ -92,7 +92,7 @@ func (r *Run) renew() {
 	if errors.Is(err, idempotency.ErrGone) {
 		// The order matters. renew sets wasLost and then checks whether the run has ended;
 		// Settle stops the renewals and then checks wasLost. So at least one of them
-		// notices the other, and no claim stays that was written again after the end.
+		// notices the other, and no claim remains that was written again after the end.
 		r.wasLost.Store(true)
 		if r.leaseDone() {
 			return

@@ -66,8 +66,7 @@ func (m *member) wait(seen flightState) (reached Limit, err error) {
 // made; found is what the store has, as far as admitClaim has asked it.
 //
 // A limit refuses only runs. When one is reached, admitClaim asks the store whether this request
-// would run. The answer may change before the claim, so there may be one run too many for a
-// moment.
+// would run. The answer may change before the claim, so the limit may be exceeded briefly.
 func (e *Engine) admitClaim(c idempotency.Claim, req Request) (found idempotency.Claimed, err error) {
 	reached, full := e.reserveClaim(req)
 	if full == nil {

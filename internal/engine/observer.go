@@ -26,7 +26,7 @@ type Observer interface {
 	Asked(operation Operation, took time.Duration, failed bool)
 }
 
-// Result is what has become of the claim of a run.
+// Result is how the claim of a run ended.
 type Result string
 
 // The results of runs.
@@ -37,7 +37,7 @@ const (
 	ResultReleased Result = "released"
 	// ResultNotSent: the key was released, because the request was not sent.
 	ResultNotSent Result = "not_sent"
-	// ResultHeld: whether the request was executed is unknown, and an operator has to decide.
+	// ResultHeld: whether the request was executed is unknown; an operator must decide.
 	ResultHeld Result = "held"
 	// ResultFenced: another owner had taken the key over; nothing was stored.
 	ResultFenced Result = "fenced"
@@ -121,7 +121,7 @@ func (o Operation) writes() bool {
 	}
 }
 
-// storeCall is one call of the store, of which the observer is notified.
+// storeCall is one call of the store. done notifies the observer of it.
 type storeCall struct {
 	ctx       context.Context
 	cancel    context.CancelFunc

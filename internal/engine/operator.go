@@ -136,7 +136,7 @@ func (e *Engine) Complete(ctx context.Context, key idempotency.Key, response *id
 }
 
 func (e *Engine) change(ctx context.Context, as Operation, done string, key idempotency.Key, c idempotency.Change) error {
-	defer e.copies.invalidate(key) // also with an error: perhaps it was done
+	defer e.copies.invalidate(key) // even after an error: the store may have changed the key
 	operator, _ := ctx.Value(operatorKey{}).(Operator)
 	c.Token, c.Reason = e.options.NewToken(), idempotency.CutReason(done+" by "+operator.String())
 	call := e.startMove(ctx, as)
@@ -169,7 +169,7 @@ func (e *Engine) recordFields(key idempotency.Key, r *idempotency.Record, now ti
 func (e *Engine) Forget(ctx context.Context, key idempotency.Key, pre idempotency.Precondition) error {
 	ctx, cancel := e.withTimeout(ctx, e.Timeout())
 	defer cancel()
-	defer e.copies.invalidate(key) // also with an error: perhaps it was done
+	defer e.copies.invalidate(key) // even after an error: the store may have removed the key
 	for {
 		what, removes := zap.Stringer("key", key), pre
 		if found, now, err := e.lookup(ctx, key); err == nil && found != nil {

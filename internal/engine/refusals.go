@@ -10,9 +10,8 @@ import (
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
 
-// refusalLife is how long a refused write counts as the store's present state. The store is not asked
-// whether it takes writes again: only a write could tell, and small ones may succeed where others
-// fail.
+// refusalLife is how long a refused write counts as the present state of the store. The engine does not
+// probe whether the store accepts writes again: small writes may succeed while others fail.
 const refusalLife = time.Minute
 
 // refusals remembers that the store has refused or lost writes, although it can be read.
@@ -58,8 +57,8 @@ func timestamp(t time.Time) string {
 }
 
 // WritesRefused returns why and since when the store refuses or loses writes although it can be read, for
-// operators. It returns "" if the store does not say that it is damaged ([idempotency.Impaired]),
-// and has not refused a write for a minute. It does not ask the store.
+// operators. It returns "" if the store does not report damage ([idempotency.Impaired]) and has not
+// refused a write for a minute. It does not call the store.
 func (e *Engine) WritesRefused() string {
 	var all []string
 	if e.impaired != nil {

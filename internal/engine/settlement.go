@@ -56,7 +56,7 @@ func (r *Run) Settle(end idempotency.End, onStored func(), logFields ...zap.Fiel
 		r.flight.end(runOver, r.flightResult(s), nil)
 	case errors.Is(err, idempotency.ErrFenced):
 		// The waiters, like all other requests, get the response of the run that has
-		// taken the key over.
+		// taken over the key.
 		r.flight.askAgain()
 	default:
 		r.logger().Error("the run's end could not be stored; the process keeps trying",
@@ -111,16 +111,16 @@ func (r *Run) trySettle() (idempotency.Settlement, error) {
 	return s, err
 }
 
-// isUnstored reports whether another attempt may store what this one, with its error, has not.
+// isUnstored reports whether another attempt may succeed after this error.
 func isUnstored(err error) bool {
 	return err != nil && !errors.Is(err, idempotency.ErrFenced) && !errors.Is(err, idempotency.ErrGone)
 }
 
-// movingBody is the size in bytes of a body from which a step that moves it takes as long as its bytes
-// move. Smaller ones have the timeout of other operations, and so share contexts.
+// movingBody is the size in bytes above which the timeout of a settlement moves with the bytes of its
+// body. Smaller bodies have the timeout of other operations, and so share contexts.
 const movingBody = 8 << 10
 
-// settle stores a settlement, without retries. bodies ends what is done for its body.
+// settle stores a settlement, without retries. When bodies ends, settle stops moving the body.
 func (e *Engine) settle(bodies context.Context, key idempotency.Key, claimed *idempotency.Record, s idempotency.Settlement) error {
 	var call storeCall
 	if movesBody(s) {
@@ -210,8 +210,8 @@ func (r *Run) retry(deadline time.Time) Result {
 	return r.neverStored(errRetentionOver)
 }
 
-// pauseRetry waits before the next attempt, not longer than the body may take. It returns false if there
-// is to be none.
+// pauseRetry waits before the next attempt, or until the body is dropped. It returns false if the retries
+// are stopped.
 func (r *Run) pauseRetry(ctx context.Context, d time.Duration) bool {
 	var dropped <-chan struct{}
 	if r.hasBody() {
@@ -241,7 +241,7 @@ func (r *Run) settled(result Result) {
 	r.engine.tally(r.observed, r.inner).add(-1)
 }
 
-// responseDone calls onStored, the first time.
+// responseDone calls onStored once.
 func (r *Run) responseDone() {
 	if r.onStored != nil {
 		r.onStored()

@@ -59,7 +59,7 @@ func (t *tally) wait(ctx context.Context) (left int, err error) {
 // Drain waits until every run has ended and is settled, for a process that is about to exit. Then
 // it waits until the claims in doubt are withdrawn, but no longer than that takes with a
 // store that answers: after the exit they lapse. If something is left when that time or the
-// context ends, the error says what, and wraps that of the context.
+// context ends, the error describes it, and wraps that of the context.
 //
 // With an inProcess store, Drain stops the retries of settlements for which the store has no
 // room: the process loses them anyway.
@@ -76,7 +76,7 @@ func (e *Engine) Drain(ctx context.Context) error {
 }
 
 // Finish waits until every run is settled and no claim is in doubt. If something is left when the
-// context ends, the error says what, and wraps that of the context.
+// context ends, the error describes it, and wraps that of the context.
 func (e *Engine) Finish(ctx context.Context) error {
 	if err := e.awaitSettled(ctx); err != nil {
 		return err
@@ -99,7 +99,7 @@ func (e *Engine) Idle() bool {
 	return e.unsettled.count() == 0 && e.observed.count() == 0 && e.inner.count() == 0 && e.withdrawals.inDoubt.count() == 0
 }
 
-// failing is since when every settlement has failed.
+// failing records since when every settlement has failed.
 type failing struct {
 	since atomic.Pointer[time.Time] // nil after a success
 }

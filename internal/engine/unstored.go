@@ -13,8 +13,8 @@ import (
 )
 
 // Unstored limits the bodies that all engines of a process hold because their settlements have failed.
-// Beyond the limit the largest are dropped, so that what one store cannot keep refuses nothing at
-// another. Those that wait for their turn at a store have not failed.
+// Above the limit the largest are dropped, so that a failing store does not take the memory of another.
+// Bodies that wait for their turn at a store do not count.
 type Unstored struct {
 	limit func() int64
 
@@ -101,8 +101,8 @@ func (r *Run) startBodies() (stop context.CancelFunc) {
 // hasBody reports whether the run still has a body to store.
 func (r *Run) hasBody() bool { return r.end.Response != nil && len(r.end.Response.Body) > 0 }
 
-// dropBody makes the run keep a smaller form of its response, and releases the room of its body. It
-// reports false if there is none.
+// dropBody replaces the response of the run by a smaller form, and releases the memory of its body. It
+// reports false if there is no smaller form.
 func (r *Run) dropBody(cause error) bool {
 	reduced := r.end.Response.Reduced()
 	if reduced == nil {
@@ -123,8 +123,8 @@ func (r *Run) dropBody(cause error) bool {
 	return true
 }
 
-// renewWhile renews the lease until stop is called: a body may move, or wait for its turn, for longer
-// than the lease.
+// renewWhile renews the lease until stop is called, because moving a body may take longer than the
+// lease.
 func (r *Run) renewWhile() (stop func()) {
 	done, interval := make(chan struct{}), r.claim.Lease/4
 	timer := time.AfterFunc(interval, func() {

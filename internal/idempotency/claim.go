@@ -131,8 +131,8 @@ func (c Claim) compare(r *Record) sameness {
 	return compareFingerprints(r.Fingerprint, c.Fingerprints)
 }
 
-// Differs reports whether the body of this request is another one than that of the request that
-// claimed the record. No rule depends on it: it tells operators that a key loses events.
+// Differs reports whether the body of this request differs from that of the request that claimed the
+// record. No rule depends on it: it shows operators that different events share a key.
 func (c Claim) Differs(r *Record) bool {
 	return r != nil && isNoted(r.Fingerprint) && compareFingerprints(r.Fingerprint, c.Fingerprints) == different
 }

@@ -56,8 +56,8 @@ func WithProgress(parent context.Context, timeout time.Duration) (context.Contex
 	}
 }
 
-// Follow lets the end of a context move with the progress, as [WithProgress] says. Its time starts
-// anew. Follow changes nothing for a context of another kind.
+// Follow moves the end of a [WithProgress] context with the progress, and restarts its time. It does
+// nothing for other contexts.
 func Follow(ctx context.Context, p *Progress) {
 	c, ok := ctx.Value(movingKey{}).(*movingContext)
 	if !ok {

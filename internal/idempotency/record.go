@@ -55,7 +55,7 @@ func CutReason(text string) string {
 	return strings.ToValidUTF8(text[:min(len(text), MaxReason)], "")
 }
 
-// Record is what a store knows of a key. A zero time is none.
+// Record is what a store knows about a key. The zero time means no time.
 type Record struct {
 	_     struct{} `cbor:",toarray"` // the stored form: codec.go
 	State State

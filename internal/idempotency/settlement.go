@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// How says how a run ended.
+// How is how a run ended.
 type How int
 
 const (
@@ -38,7 +38,7 @@ type End struct {
 	// Retention, if it is set, is how long the upstream asked to keep this response, or 0 to
 	// release the key.
 	Retention *time.Duration
-	// SaysFailed reports whether the body of the response says that the request failed.
+	// SaysFailed reports whether the body of the response describes a failure.
 	SaysFailed bool
 	// Attempt is the number of this run as [Terms.MaxAttempts] counts: from 1, and from 1 again
 	// after an operator has released the key.

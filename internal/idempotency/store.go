@@ -89,7 +89,7 @@ type Store interface {
 	Close() error
 }
 
-// Impaired is implemented by a store that can tell that it is damaged, although it answers.
+// Impaired is implemented by a store that can detect that it is damaged although it still answers.
 type Impaired interface {
 	// Impairment returns what is wrong, for operators, and since when; "" for nothing.
 	Impairment() (reason string, since time.Time)

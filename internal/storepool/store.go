@@ -103,16 +103,16 @@ func (s *Store) finish() {
 }
 
 const (
-	// unusedTimeout is how long a store that no configuration uses may fail until what it was to store
-	// is given up. unusedInterval is how often that is checked.
+	// unusedTimeout is how long a store that no configuration uses may fail before its unstored runs are
+	// given up. finish checks that every unusedInterval.
 	unusedTimeout  = 5 * time.Minute
 	unusedInterval = 10 * time.Second
 )
 
 var errUnused = fmt.Errorf("no configuration uses the store, which has failed for %v", unusedTimeout)
 
-// giveUpUnused gives up what the store has not stored, if no configuration uses it and it has failed for
-// the unusedTimeout: a server that is no longer there would take room until the retention ends.
+// giveUpUnused gives up the unstored runs if no configuration uses the store and it has failed for
+// unusedTimeout. If its server no longer exists, they would hold memory until the retention ends.
 func (s *Store) giveUpUnused() {
 	since, failing := s.FailingSince()
 	s.mu.Lock()

@@ -34,7 +34,7 @@
 //   - Full disk: writes wait, the store refuses new keys, and responses are replayed. New keys and
 //     bodies leave some space free, so that runs in flight can end, the sweeper can remove what has
 //     expired, and the database can be opened again.
-//   - Body larger than a file may become, or than the disk: it is refused as too large.
+//   - Body larger than the maximum size of a file, or than the disk: it is refused as too large.
 //   - Slow disk: it writes a few bodies at a time, each once (bodies.go).
 //   - Hanging disk: the store refuses new keys after the first operation that timed out.
 //   - Damaged or unreadable table: merges that need it fail and are repeated at intervals

@@ -14,7 +14,7 @@ import (
 // one in the database.
 type claim struct {
 	record *idempotency.Record
-	// base is the key's value in the database from, without its response; nil if there is none. After
+	// base is the value of the key in the database from, without its response; nil if there is none. After
 	// the store has opened another database, the base must be read again: the old database was
 	// abandoned, perhaps in the middle of a write.
 	base *value

@@ -22,8 +22,8 @@ type subscribing struct{}
 // server is, and subscribes if the connection is for that. go-redis would do it in several round trips, and
 // would close the connection if the first caller that needs it timed out.
 //
-// INFO tells the server's version, its role and whether it may evict records: after a failover, an address
-// may lead to another server than before. A server that cannot be used gets no command of the store.
+// INFO has the server's version, its role and whether it may evict records: after a failover, an address
+// may lead to another server. A server that cannot be used gets no command of the store.
 func (c *conn) handshake(ctx context.Context) error {
 	d := c.dialer
 	var commands []byte
@@ -122,7 +122,7 @@ func (serverError) RedisError() {}
 // of a server that it has not seen before.
 func (d *dialer) accept(c *conn, info string) error {
 	if infoField(info, "redis_mode") == "sentinel" {
-		return nil // its error for the first command says more
+		return nil // its error for the first command is more precise
 	}
 	if err := checkVersion(info); err != nil {
 		return initError(err)

@@ -31,7 +31,7 @@ func try(ctx context.Context, attempt func() error) error {
 	for n := 0; mayRetry(err, n) && ctx.Err() == nil; n++ {
 		next := attempt()
 		if errors.As(next, new(*unsentError)) {
-			return err // the first error says more
+			return err // the first error is more precise
 		}
 		err = next
 	}
