@@ -33,7 +33,7 @@ func textOf(t *testing.T, v canonicaljson.Value) string {
 	return text
 }
 
-func TestPointersOfTheRFC(t *testing.T) {
+func TestRFC6901Pointers(t *testing.T) {
 	doc, err := canonicaljson.Parse([]byte(pointerExample), nil)
 	if err != nil {
 		t.Fatal(err)
@@ -92,7 +92,7 @@ func TestCheckPointer(t *testing.T) {
 	}
 }
 
-func TestElementsAndTexts(t *testing.T) {
+func TestElementsAndText(t *testing.T) {
 	doc, err := canonicaljson.Parse([]byte(` [ "\u00e4\n" , 1.50 , {"a":[1,[2]]} , [ ] , true , null , {} ] `), nil)
 	if err != nil {
 		t.Fatal(err)
@@ -157,7 +157,7 @@ func TestByteOrderMark(t *testing.T) {
 	}
 }
 
-func TestParseJSONErrorsQuoteNothing(t *testing.T) {
+func TestParseErrorsQuoteNothing(t *testing.T) {
 	const secret = "secret"
 	for _, invalid := range []string{
 		`{"secret":1,"secret":2}`, `{"secret":`, `{"secret":1]`, `["secret" "secret"]`, `{"secret":{"secret":tru}}`, `secret`,

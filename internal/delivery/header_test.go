@@ -104,7 +104,7 @@ func TestInvalidKeys(t *testing.T) {
 	}
 }
 
-func TestInvalidErrorNamesHeaderValueAndWhatIsRight(t *testing.T) {
+func TestInvalidErrorText(t *testing.T) {
 	_, err := findKey(8, "a\tb")
 	want := `header Idempotency-Key: value "a\tb" has the byte 0x09 at offset 1; it must be 1 to 8 characters of printable ASCII, bare or as a string in double quotes`
 	if err == nil || err.Error() != want {

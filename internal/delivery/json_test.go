@@ -47,7 +47,7 @@ func TestJSONKeys(t *testing.T) {
 	}
 }
 
-func TestNoJSONKey(t *testing.T) {
+func TestJSONKeyErrors(t *testing.T) {
 	missing, unusable := delivery.ErrMissing, delivery.ErrUnusable
 	for name, c := range map[string]struct {
 		body, reason string
@@ -150,7 +150,7 @@ func TestBodyIsReadAtMostOnceAndOnlyIfNeeded(t *testing.T) {
 	}
 }
 
-func TestBodyThatCannotBeHad(t *testing.T) {
+func TestBodyErrors(t *testing.T) {
 	broken := errors.New("connection lost")
 	header := delivery.Source{Kind: delivery.KindHeader, Header: "X-Id"}
 	for _, bodyErr := range []error{delivery.ErrBodyTooLarge, broken, fmt.Errorf("reading: %w", delivery.ErrBodyTooLarge)} {

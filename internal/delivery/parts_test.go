@@ -72,7 +72,7 @@ func TestParts(t *testing.T) {
 
 // A part that is absent decides before one that is invalid, or whose body is too large,
 // wherever it stands: such a request has no key.
-func TestOrderOfPartsDecidesNothing(t *testing.T) {
+func TestAbsentPartInAnyOrder(t *testing.T) {
 	shop, other := delivery.Source{Kind: delivery.KindHeader, Header: "X-Shop"}, delivery.Source{Kind: delivery.KindHeader, Header: "X-Other"}
 	large := func() ([]byte, error) { return nil, delivery.ErrBodyTooLarge }
 	var invalid *delivery.InvalidError
@@ -248,7 +248,7 @@ func TestOptionalParts(t *testing.T) {
 
 // Each of three parts has one of a few values, or is absent: no two requests that
 // differ have one key. The values are such that joined they often are the same text.
-func TestOptionalPartsNeverMeet(t *testing.T) {
+func TestOptionalPartsDoNotCollide(t *testing.T) {
 	values := []string{"", `"a"`, `"b"`, `"ab"`, `"a:b"`, `":"`, `":a"`, `"1"`, `1`, `"absent"`, `"json"`}
 	source := inParts(optional(inBody("/a")), optional(inBody("/b")), optional(inBody("/c")))
 	seen, ids := map[idempotency.Key]string{}, map[string]int{}

@@ -103,7 +103,7 @@ func TestPassThroughNamesTheProvider(t *testing.T) {
 
 // What only looks like a handshake is a delivery of whoever's header field it has: a sender
 // whose bodies are the user's own may have any member in them.
-func TestNoHandshakeOfAnotherSender(t *testing.T) {
+func TestHandshakeWithKeyOfAnotherSender(t *testing.T) {
 	var providers []delivery.Provider
 	for _, name := range []string{"notion", "line", "zoom", "sns", "svix", "github", "stripe"} {
 		p, _ := delivery.ProviderNamed(name)

@@ -179,7 +179,7 @@ var shopifyEventsThatDiffer = []twoEvents{
 }
 
 // Two events of a provider have two keys, however little they differ in.
-func TestEventsThatDifferHaveTwoKeys(t *testing.T) {
+func TestDifferentEventsHaveDifferentKeys(t *testing.T) {
 	for name, pairs := range eventsOf {
 		p, ok := delivery.ProviderNamed(name)
 		if !ok {

@@ -244,7 +244,7 @@ func TestEachProvidersRequests(t *testing.T) {
 // A site's own JSON, whatever members it has, is no delivery of a provider: only of those that
 // are marked, which send no field of their own. And a field with which more than one sender
 // names a delivery is not the provider's without a further sign.
-func TestSitesOwnJSONIsNoDelivery(t *testing.T) {
+func TestSiteJSONIsNotADelivery(t *testing.T) {
 	for _, p := range delivery.Providers() {
 		marked := p.Matcher() != ""
 		if s := (sample{"Content-Type: application/json", providerSamples[p.Name].first.body}); claims(t, p, s) != marked {

@@ -65,7 +65,7 @@ func TestMissingFieldIsNamed(t *testing.T) {
 
 // A request of another sender falls through to what comes after the provider, and an
 // ID of theirs that would be invalid is none of the provider's business.
-func TestForeignKeyIsNoProvidersBusiness(t *testing.T) {
+func TestProvidersIgnoreForeignKeys(t *testing.T) {
 	gitlab, _ := delivery.ProviderNamed("gitlab")
 	if found, err := delivery.Find(gitlab.Sources, sample{"Idempotency-Key: \xff", "{}"}.request(), maxLength); !errors.Is(err, delivery.ErrMissing) {
 		t.Errorf("an invalid key of a scheduler: found %+v, %v; want ErrMissing", found, err)
@@ -74,7 +74,7 @@ func TestForeignKeyIsNoProvidersBusiness(t *testing.T) {
 
 // Each of several providers finds its own requests, even if one imitates another sender's or if the
 // whole body is the key.
-func TestProvidersBesideOthers(t *testing.T) {
+func TestProvidersBesideOtherSources(t *testing.T) {
 	for names, lines := range map[string]map[string]string{
 		"github gitea": {
 			"X-Gitea-Delivery: 42\nX-GitHub-Delivery: 42\nX-GitHub-Event: push": "gitea", "X-GitHub-Delivery: 42\nX-GitHub-Event: push": "github",

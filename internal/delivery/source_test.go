@@ -106,7 +106,7 @@ func TestHeaderNamesInAnyCase(t *testing.T) {
 	}
 }
 
-func TestScopeOfAPreset(t *testing.T) {
+func TestProviderScope(t *testing.T) {
 	source := delivery.Source{Kind: delivery.KindHeader, Header: "X-Id", Provider: "shop", ScopeHeaders: []string{"X-Topic", "X-Shop"}}
 	scopes := map[string][]string{}
 	for name, header := range map[string]http.Header{

@@ -54,7 +54,7 @@ func TestBatch(t *testing.T) {
 
 // This test makes all bodies of a small grammar. Two bodies have the same key exactly
 // if they have the same IDs in the same places.
-func TestBatchesNeverMeet(t *testing.T) {
+func TestBatchesDoNotCollide(t *testing.T) {
 	ids := []string{`"a"`, `"b"`, `"ab"`, `1`, `"1"`}
 	var pairs []string
 	for _, a := range ids {

@@ -77,7 +77,7 @@ func TestCheckExclude(t *testing.T) {
 	}
 }
 
-func TestWhatSourcesNeed(t *testing.T) {
+func TestNeedsBody(t *testing.T) {
 	header := delivery.Source{Kind: delivery.KindHeader, Header: "X-Id"}
 	value := delivery.Source{Kind: delivery.KindValue, Text: "{a}"}
 	for name, c := range map[string]struct {

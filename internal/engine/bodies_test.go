@@ -55,7 +55,7 @@ func withUnstored(t *testing.T, store idempotency.Store, unstored *engine.Unstor
 }
 
 // A body moves for longer than an operation may take, and than the lease lasts.
-func TestBodyTakesAsLongAsItMoves(t *testing.T) {
+func TestBodyTimeoutMovesWithBytes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		shared := &movingStore{Store: newShared(t)}
 		a, b := newReplica(t, shared), newReplica(t, shared)
@@ -79,7 +79,7 @@ func waiting(wait time.Duration) engine.Request {
 	return req
 }
 
-func TestBodyThatStopsMoving(t *testing.T) {
+func TestStalledBodyTimesOut(t *testing.T) {
 	for size, want := range map[int]time.Duration{1 << 10: storeTimeout, 1 << 20: 2 * time.Second} {
 		synctest.Test(t, func(t *testing.T) {
 			shared := &movingStore{Store: newShared(t)}

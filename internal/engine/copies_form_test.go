@@ -14,7 +14,7 @@ import (
 )
 
 // A replay from a copy equals the replay from the store in every field.
-func TestCopyOfARunIsWhatTheStoreHas(t *testing.T) {
+func TestReplayFromCopyEqualsReplayFromStore(t *testing.T) {
 	header := map[string][]string{"Set-Cookie": {"a=1", "b=2"}, "X-Removed": {}, "Etag": {`"17"`}, "X-Bytes": {"\xff\x00 é"}}
 	responses := map[string]*idempotency.Response{
 		"no body":       {Status: 204},
@@ -74,7 +74,7 @@ func TestCopyOfARunIsWhatTheStoreHas(t *testing.T) {
 }
 
 // The first duplicates, all at once, get the same response. Later ones share one decoded copy.
-func TestFirstDuplicatesTogether(t *testing.T) {
+func TestConcurrentFirstDuplicates(t *testing.T) {
 	copies := engine.NewCopies(someCopies)
 	a, req := newReplicaWithCopies(t, newShared(t), copies), someRequest()
 	run := a.run(req)

@@ -68,7 +68,7 @@ func TestCopiesHaveALimit(t *testing.T) {
 }
 
 // The limit is that of a process. Two of its stores may have the same key.
-func TestStoresShareTheLimitAndNothingElse(t *testing.T) {
+func TestStoresShareOnlyTheCopyLimit(t *testing.T) {
 	copies := engine.NewCopies(someCopies)
 	a, b := newReplicaWithCopies(t, newShared(t), copies), newReplicaWithCopies(t, newShared(t), copies)
 	req := someRequest()

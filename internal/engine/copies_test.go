@@ -42,7 +42,7 @@ func TestCopies(t *testing.T) {
 
 // A replica notices what happens to a key on another one: at once with a wake-up, and within
 // CopyBound if the wake-up is lost. Until then its copy answers. Of its own acts it needs no wake-up.
-func TestCopiesFollowWhatHappensElsewhere(t *testing.T) {
+func TestCopiesFollowOtherReplicas(t *testing.T) {
 	for what, c := range map[string]struct{ act, then string }{
 		"released":  {"releases", "a runs next"},
 		"forgotten": {"forgets", "a runs next"},
@@ -59,7 +59,7 @@ func TestCopiesFollowWhatHappensElsewhere(t *testing.T) {
 }
 
 // A reply from before a key was released must not become a copy after that.
-func TestAnswerFromBeforeADropIsNoCopy(t *testing.T) {
+func TestResponseReadBeforeInvalidationIsNotCopied(t *testing.T) {
 	play(t, []scene{
 		{"of a claim", "copies", `
 			a runs old; old ends 201 kept; b pauses reply-to-claim; b asks w; {a|b} releases; b resumes reply-to-claim
@@ -99,7 +99,7 @@ func TestLifeOfCopies(t *testing.T) {
 }
 
 // Operators who release or forget a key rely on the published bound.
-func TestCopiesKeepToThePublishedBound(t *testing.T) {
+func TestCopiesRespectCopyBound(t *testing.T) {
 	guarantees, err := os.ReadFile("../../docs/guarantees.md")
 	must(t, err)
 	if published := fmt.Sprintf("The published bound is **%v seconds**", engine.CopyBound.Seconds()); !strings.Contains(string(guarantees), published) {
@@ -109,7 +109,7 @@ func TestCopiesKeepToThePublishedBound(t *testing.T) {
 
 // With a store in this process, the first duplicate makes the copy: most keys have no duplicate, and
 // the store is always available.
-func TestCopyOfAStoreInThisProcessComesWithTheFirstDuplicate(t *testing.T) {
+func TestInProcessStoreCopiesOnFirstDuplicate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		copies, options := engine.NewCopies(someCopies), someOptions()
 		options.Copies = copies

@@ -44,7 +44,7 @@ func TestDuplicates(t *testing.T) {
 // A response about the caller is for that caller only. The requests that waited claim again, one
 // after the other, on all replicas. The record of a forged request expires soon, unless attempts
 // are counted.
-func TestAnswerAboutTheCallerIsNotShared(t *testing.T) {
+func TestResponseAboutTheCallerIsNotShared(t *testing.T) {
 	play(t, []scene{
 		{"others run", "release=5xx,401,403,407 wait=1m", `
 			a runs forged; other asks genuine n=3; forged ends {401|403|407} released; sleep 2s
@@ -145,7 +145,7 @@ func TestForcedRuns(t *testing.T) {
 
 // The store loses the claim of a forced run, and with it the response that the run is meant to replace.
 // The claim is written again, but the record with that response must not be.
-func TestForcedRunsOverALoss(t *testing.T) {
+func TestForcedRunAfterStoreLoss(t *testing.T) {
 	const forced = "a runs first; first ends 201 kept; a runs forced force; lose; "
 	play(t, []scene{
 		{"the key is free after it", "", forced + `

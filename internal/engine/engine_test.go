@@ -13,7 +13,7 @@ import (
 
 // A request that joins while the run is in flight counts as one that waited, even if its goroutine
 // first views the flight after the run has ended.
-func TestAllThatCameBeforeTheEndGetTheAnswer(t *testing.T) {
+func TestRequestsBeforeTheEndGetTheResponse(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, req := newReplica(t, newShared(t)), someRequest()
 		const n = 200
@@ -115,7 +115,7 @@ func (m mute) Claim(ctx context.Context, c idempotency.Claim) (idempotency.Claim
 }
 
 // The engine must not ask such a store again: it would never stop.
-func TestKeptResponseThatDoesNotCome(t *testing.T) {
+func TestMissingKeptResponse(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, req := newReplica(t, mute{newShared(t)}), someRequest()
 		wantEnd(t, a.run(req), created("one"), resultKept)

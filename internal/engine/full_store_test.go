@@ -55,7 +55,7 @@ func wantFull(t *testing.T, d engine.Decision) {
 
 // While responses wait for room in the store, no new key runs, so that there are no more of them than
 // runs that were in flight together. A refusal names the store's limit. Known keys are answered.
-func TestNoRunBeginsWhileResponsesWaitForRoom(t *testing.T) {
+func TestNoRunStartsWhileResponsesWaitForMemory(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := newInMemory(t, 1<<20)
 		answer := created(strings.Repeat("x", 20_000))
@@ -100,7 +100,7 @@ func TestNoRunBeginsWhileResponsesWaitForRoom(t *testing.T) {
 
 // A response that the store could never keep does not wait: it is kept like one that is larger than
 // the limit of a response.
-func TestResponseThatTheStoreCanNeverKeep(t *testing.T) {
+func TestResponseTooLargeForTheStore(t *testing.T) {
 	large := strings.Repeat("x", 2<<20)
 	for name, c := range map[string]struct{ answer, want *idempotency.Response }{
 		"its body": {
@@ -140,7 +140,7 @@ func TestResponseThatTheStoreCanNeverKeep(t *testing.T) {
 }
 
 // A local copy has what the store has.
-func TestCopyOfAResponseThatTheStoreCanNeverKeep(t *testing.T) {
+func TestCopyOfResponseTooLargeForTheStore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := memory.New(1 << 20)
 		defer store.Close()

@@ -9,7 +9,7 @@ import (
 )
 
 // The store fails after the upstream has answered: the end of the run is stored later.
-func TestEndIsStoredLater(t *testing.T) {
+func TestSettlementIsRetried(t *testing.T) {
 	const outage = "{a store refused|a store hung|a store refused; a store lost settle|a store full settle}; "
 	play(t, []scene{
 		{"a response: until then, the process answers for the store", "", `
@@ -46,7 +46,7 @@ func TestEndIsStoredLater(t *testing.T) {
 
 // The retention of a response that is stored late counts from the end of its run, and its record
 // has the time of that end.
-func TestRetentionOfALateResponseCountsFromTheRunsEnd(t *testing.T) {
+func TestLateResponseRetentionCountsFromTheEnd(t *testing.T) {
 	for name, outage := range map[string]func(*link){
 		"refused":    func(l *link) { l.fail(refused) },
 		"hung":       func(l *link) { l.fail(hung) },

@@ -44,7 +44,7 @@ func delivered() engine.Request {
 }
 
 // Nothing that is stored during the whole life of a key discloses the delivery ID or a response.
-func TestStoreGetsNothingReadable(t *testing.T) {
+func TestStoredValuesAreEncrypted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := newShared(t)
 		a, req := newSealed(t, store, "a"), delivered()
@@ -96,7 +96,7 @@ func TestStoreGetsNothingReadable(t *testing.T) {
 
 // If this process does not have the encryption key of a record, it neither replays the
 // record nor runs its request again.
-func TestRecordOfAnUnknownKey(t *testing.T) {
+func TestRecordWithUnknownEncryptionKey(t *testing.T) {
 	for name, with := range map[string]struct{ keys, fingerprint string }{
 		"another key":                 {"b", "body:one"},
 		"another key, no fingerprint": {"b", ""},
@@ -139,7 +139,7 @@ func TestRecordOfAnUnknownKey(t *testing.T) {
 // Two replicas change their encryption keys, one after the other, while requests go on.
 // No response is forgotten, and two different bodies are distinguished under every pair
 // of keys.
-func TestKeysAreExchanged(t *testing.T) {
+func TestEncryptionKeyRotationOnTwoReplicas(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := newShared(t)
 		replicas := []*replica{newReplica(t, store), newReplica(t, store)}
@@ -167,7 +167,7 @@ func isUnreadable(err error) bool {
 	return errors.As(err, &unreadable)
 }
 
-func TestKeysChange(t *testing.T) {
+func TestEncryptionKeyChanges(t *testing.T) {
 	play(t, []scene{
 		// The end is stored with the new keys.
 		{"under a run, whose request is still distinguished from another one", "", `

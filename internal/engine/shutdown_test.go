@@ -54,7 +54,7 @@ func TestAbandonSettlesRunsAsUnknown(t *testing.T) {
 
 // A closed engine, with all that its store has in memory, is garbage at once, and not only when the
 // next renewal was due. That also holds for a run that started during Close.
-func TestClosedEngineIsGarbage(t *testing.T) {
+func TestClosedEngineIsCollected(t *testing.T) {
 	for name, use := range map[string]func(e *engine.Engine){
 		"run before": func(e *engine.Engine) {
 			runWith(t, e, someRequest(), 1, created("paid"))

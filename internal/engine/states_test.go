@@ -59,7 +59,7 @@ func isClosed(changed <-chan struct{}) bool {
 
 // A flight notifies the requests that wait of every change, and of nothing else. Without a waiter it
 // has no channel.
-func TestFlightTellsOfItsChanges(t *testing.T) {
+func TestFlightNotifiesMembers(t *testing.T) {
 	all := noFlights()
 	f := all.mustJoin(t, first).flight
 	if f.changed != nil {
@@ -94,7 +94,7 @@ func TestFlightTellsOfItsChanges(t *testing.T) {
 	}
 }
 
-func TestRequestThatJoinedBeforeTheEnd(t *testing.T) {
+func TestJoinedBeforeEnd(t *testing.T) {
 	run := &idempotency.Record{State: idempotency.InFlight, Token: "token", ExecutionID: "run", Fingerprint: "body:one"}
 	answer := &idempotency.Response{Status: 500}
 	for name, test := range map[string]struct {
@@ -164,7 +164,7 @@ func TestDesertedFlight(t *testing.T) {
 	}
 }
 
-func TestFlightThatEndsTwiceLeavesTheNextAlone(t *testing.T) {
+func TestFlightEndsOnce(t *testing.T) {
 	all := noFlights()
 	old := all.mustJoin(t, first).flight
 	old.end(runOver, idempotency.Claimed{}, nil)

@@ -59,7 +59,7 @@ func TestTakeovers(t *testing.T) {
 	})
 }
 
-func TestWatchingAsksTheStoreSeldom(t *testing.T) {
+func TestWatcherPollInterval(t *testing.T) {
 	for _, lease := range []time.Duration{3 * time.Millisecond, 600 * time.Millisecond, 2 * time.Second, someLease} {
 		t.Run(lease.String(), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

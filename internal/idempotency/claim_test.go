@@ -230,7 +230,7 @@ func claimCases(yield func(claimCase) bool) {
 
 // A request without an execution ID is not part of a run, even if the record has no
 // execution ID either.
-func TestDecideEmptyExecutionIDIsNoRun(t *testing.T) {
+func TestDecideWithoutExecutionID(t *testing.T) {
 	now := time.Unix(1000, 0)
 	found := &idempotency.Record{State: idempotency.InFlight, Token: "a", LeaseUntil: now.Add(time.Second)}
 	if got := idempotency.Decide(found, idempotency.Claim{Token: "b"}, now); got != idempotency.WaitForRun {

@@ -35,7 +35,7 @@ func allForms() map[string]decodes {
 	}
 }
 
-func TestDamageIsAnError(t *testing.T) {
+func TestDecodeDamagedValues(t *testing.T) {
 	for name, form := range allForms() {
 		t.Run(name, func(t *testing.T) {
 			if err := form.decode(form.stored); err != nil {
@@ -65,7 +65,7 @@ func TestDamageIsAnError(t *testing.T) {
 	}
 }
 
-func TestAnotherVersionIsNamed(t *testing.T) {
+func TestDecodeAnotherVersion(t *testing.T) {
 	for name, form := range allForms() {
 		newer, ours := bytes.Clone(form.stored), fmt.Sprintf("format %d", form.stored[magicSize-1])
 		newer[magicSize-1] = 7
@@ -75,7 +75,7 @@ func TestAnotherVersionIsNamed(t *testing.T) {
 	}
 }
 
-func TestForeignValuesAreErrors(t *testing.T) {
+func TestDecodeForeignValues(t *testing.T) {
 	for _, foreign := range []string{"", "x", "ddr", "dda\x04", `{"state":"complete"}`, strings.Repeat("\x00", 100)} {
 		if r, err := DecodeRecord(thisKey, []byte(foreign)); err == nil {
 			t.Errorf("%q is the record %+v", foreign, r)
@@ -86,7 +86,7 @@ func TestForeignValuesAreErrors(t *testing.T) {
 	}
 }
 
-func TestValueOfAnotherOwnerIsAnError(t *testing.T) {
+func TestDecodeUnderAnotherKeyOrToken(t *testing.T) {
 	record := AppendRecord(nil, thisKey, fullRecord())
 	response := AppendResponse(nil, thisKey, thisToken, fullResponse())
 	another := fullResponse()
@@ -120,7 +120,7 @@ func sealed(magic string, key Key, token string, content []byte) []byte {
 }
 
 // These values have a right checksum, but content that this version would not write.
-func TestWrongContentIsAnError(t *testing.T) {
+func TestDecodeInvalidContent(t *testing.T) {
 	encoded := func(value any) []byte {
 		content, err := cbor.Marshal(value)
 		if err != nil {

@@ -162,7 +162,7 @@ func TestResponseRoundTrip(t *testing.T) {
 	}
 }
 
-func TestAppendedToWhatIsThere(t *testing.T) {
+func TestAppendToExistingBytes(t *testing.T) {
 	before := []byte("before")
 	record := AppendRecord(bytes.Clone(before), thisKey, fullRecord())
 	response := AppendResponse(bytes.Clone(before), thisKey, thisToken, fullResponse())
@@ -176,7 +176,7 @@ func TestAppendedToWhatIsThere(t *testing.T) {
 	}
 }
 
-func TestBodyIsPartOfTheStoredValue(t *testing.T) {
+func TestDecodeDoesNotCopyBody(t *testing.T) {
 	stored := AppendResponse(nil, thisKey, thisToken, fullResponse())
 	r, err := DecodeResponse(thisKey, thisToken, stored)
 	if err != nil {

@@ -44,7 +44,7 @@ func TestKeyDerivation(t *testing.T) {
 
 // A tuple replaces the ID in the hash that separates keys, but not in the prefix by which operators
 // find them.
-func TestKeyOfATuple(t *testing.T) {
+func TestKeyWithTuple(t *testing.T) {
 	one, other, plain := someIdentity, someIdentity, someIdentity
 	one.Tuple, other.Tuple, plain.ID = "sha256:1", "sha256:2", "sha256:1"
 	if one.Key() == other.Key() || one.Key() == someIdentity.Key() {
@@ -60,7 +60,7 @@ func TestKeyOfATuple(t *testing.T) {
 
 // Namespace and ID alone are enough to find all keys of the ID by their first bytes,
 // and no keys of another ID.
-func TestKeysOfOneIDBeginAlike(t *testing.T) {
+func TestKeysOfOneIDSharePrefix(t *testing.T) {
 	beginning := func(change func(*idempotency.Identity)) string {
 		id := someIdentity
 		change(&id)
@@ -89,7 +89,7 @@ func TestKeysOfOneIDBeginAlike(t *testing.T) {
 
 // Each row is a pair of identities that would be hashed from the same text if
 // lengths and counts were not hashed too.
-func TestKeyKeepsBoundaries(t *testing.T) {
+func TestKeySeparatesParts(t *testing.T) {
 	type identity = idempotency.Identity
 	for name, pair := range map[string][2]identity{
 		"namespace and scope":        {{Namespace: "ab", Scope: []string{"c"}}, {Namespace: "a", Scope: []string{"bc"}}},

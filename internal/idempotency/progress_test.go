@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-func TestContextMovesWithProgress(t *testing.T) {
+func TestProgressExtendsContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		start := time.Now()
 		endsAfter := func(ctx context.Context) time.Duration {
@@ -49,7 +49,7 @@ func TestContextMovesWithProgress(t *testing.T) {
 	})
 }
 
-func TestContextOfAStepIsCancelledWithItsParent(t *testing.T) {
+func TestProgressContextEndsWithParent(t *testing.T) {
 	parent, stop := context.WithCancel(t.Context())
 	ctx, cancel := WithProgress(parent, time.Hour)
 	defer cancel()

@@ -118,7 +118,7 @@ func TestOwned(t *testing.T) {
 }
 
 // A record names the one that it replaced until it is settled or released.
-func TestFollows(t *testing.T) {
+func TestPrevTokenUntilSettled(t *testing.T) {
 	now := time.Unix(1000, 0)
 	mine := idempotency.Claim{Token: "mine"}
 	complete := &idempotency.Record{State: idempotency.Complete, Token: "earlier", Expires: now.Add(time.Hour)}

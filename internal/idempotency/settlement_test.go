@@ -251,7 +251,7 @@ func TestParseStatusesNamesTheWrongWord(t *testing.T) {
 }
 
 // Waiters on other replicas have a lease, and at least 5 s, to fetch the response.
-func TestAnswerIsKeptForRequestsThatWaited(t *testing.T) {
+func TestReleasedResponseRetention(t *testing.T) {
 	for lease, want := range map[time.Duration]time.Duration{
 		300 * time.Millisecond: 5 * time.Second,
 		5 * time.Second:        5 * time.Second,

@@ -108,7 +108,7 @@ func TestFingerprintForms(t *testing.T) {
 // The fingerprint of a record is compared under the key with which it was claimed,
 // even if that key is not the first one any more. If the key is not configured any
 // more, the record is unreadable.
-func TestFingerprintsOverARotation(t *testing.T) {
+func TestFingerprintsAcrossKeyRotation(t *testing.T) {
 	now := time.Unix(1000, 0)
 	claimOf := func(keys, content string) (*Sealer, idempotency.Claim) {
 		s := sealerOf(t, []byte(keys)...)
@@ -255,7 +255,7 @@ func withID(sealed []byte, keyID string) *idempotency.Record {
 	return &idempotency.Record{Sealed: sealed, SealedBy: keyID}
 }
 
-func TestUnsealedIsReadUnderEncryption(t *testing.T) {
+func TestUnsealedValuesStayReadable(t *testing.T) {
 	s := sealerOf(t, 'a')
 	r, want := plainResponse(), plainResponse()
 	if got, err := s.openResponse(thisKey, thisToken, r); err != nil || !reflect.DeepEqual(got, want) {
@@ -273,7 +273,7 @@ func TestUnsealedIsReadUnderEncryption(t *testing.T) {
 
 // In each row, a text that was sealed for one place is opened in another place, or
 // with the wrong key.
-func TestSealedOpensOnlyInItsPlace(t *testing.T) {
+func TestSealedValueIsBoundToKeyAndRun(t *testing.T) {
 	s := sealerOf(t, 'a')
 	sealed := s.sealResponse(thisKey, thisToken, plainResponse())
 	id, _ := s.sealedOrigin("delivery")

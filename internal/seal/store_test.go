@@ -99,7 +99,7 @@ func TestSealedRecordsAreFound(t *testing.T) {
 
 // Without the encryption key an operator sees that a record cannot be read, and may release or forget
 // that one, and no other. Its duplicates would get no response, so it cannot be completed.
-func TestSealedRecordsAreForgottenAsSeen(t *testing.T) {
+func TestForgetSealedRecordWithPrecondition(t *testing.T) {
 	inner := memory.New(1 << 20)
 	defer inner.Close()
 	sealed, blind := Around(inner, sealerOf(t, 'a')), Around(inner, sealerOf(t, 'b'))

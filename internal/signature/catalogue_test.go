@@ -10,7 +10,7 @@ import (
 )
 
 // Every provider whose deliveries have keys can be verified, or has the reason why not.
-func TestSameProvidersAsInTheCatalogueOfDeliveries(t *testing.T) {
+func TestEveryProviderIsVerifiableOrExplained(t *testing.T) {
 	var keyed, verified []string
 	for _, p := range delivery.Providers() {
 		keyed = append(keyed, p.Name)
@@ -23,7 +23,7 @@ func TestSameProvidersAsInTheCatalogueOfDeliveries(t *testing.T) {
 	}
 }
 
-func TestDescriptions(t *testing.T) {
+func TestProviderDescriptions(t *testing.T) {
 	without := []string{"cloudevents", "contentful", "eventarc", "eventgrid", "knative", "mailgun", "paypal", "plaid", "pubsub", "sns"}
 	for _, p := range signature.Providers() {
 		if named, known := signature.ProviderNamed(p.Name); !known || named.Reason != p.Reason || named.How() != p.How() {

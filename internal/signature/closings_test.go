@@ -255,7 +255,7 @@ func TestGitLabTokens(t *testing.T) {
 }
 
 // What else single providers have of their own.
-func TestOtherForms(t *testing.T) {
+func TestProviderSpecificForms(t *testing.T) {
 	body := textBody
 	sum := digest(sha256.New, textSecret, body)
 	for _, test := range []struct {

@@ -56,7 +56,7 @@ var decided = map[string]bool{
 	"twilio/shifted-parameters":               true,  // inherent in the scheme
 }
 
-func TestVectorsOfVendors(t *testing.T) {
+func TestVendorVectors(t *testing.T) {
 	folder := os.Getenv("DEDUP_VECTORS")
 	if folder == "" {
 		t.Skip("DEDUP_VECTORS is not set; it names a folder with signatures.json")

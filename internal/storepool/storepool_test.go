@@ -298,7 +298,7 @@ func TestExitClosesStoresAndSettlesRuns(t *testing.T) {
 }
 
 // A hanging disk does not keep a process from exiting.
-func TestExitWaitsOnlySoLongForAStoreToClose(t *testing.T) {
+func TestExitTimeout(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := &countedModule{key: t.Name(), closes: make(chan struct{})}
 		core, logs := observer.New(zap.ErrorLevel)
@@ -321,7 +321,7 @@ func TestExitWaitsOnlySoLongForAStoreToClose(t *testing.T) {
 
 // A request for one store does not wait for another store that is being opened. Requests for the same
 // store do, and it is opened once.
-func TestOpeningAStoreDelaysNoOther(t *testing.T) {
+func TestOpeningDoesNotDelayOtherStores(t *testing.T) {
 	slow := &countedModule{key: t.Name() + " slow", opens: make(chan struct{})}
 	other := &countedModule{key: t.Name() + " other"}
 	entered := make(chan *Store)
@@ -353,7 +353,7 @@ func TestOpeningAStoreDelaysNoOther(t *testing.T) {
 	<-store.closed
 }
 
-func TestStoreThatDoesNotOpen(t *testing.T) {
+func TestOpenError(t *testing.T) {
 	m := &countedModule{key: t.Name(), err: errors.New("it is damaged")}
 	h := m.handleOf(1, zap.NewNop())
 	for range 2 {

@@ -158,7 +158,7 @@ func TestDamagedBody(t *testing.T) {
 }
 
 // If a body is gone, duplicates get status and header without it, and the key does not run again.
-func TestBodyIsGone(t *testing.T) {
+func TestMissingBody(t *testing.T) {
 	path := newPath(t)
 	s := openStore(t, vfs.Default, path)
 	must(t, keepAs(t.Context(), s, "a", completeAs(largeText("a"))))
@@ -347,7 +347,7 @@ func (f limitedFile) WriteAt(p []byte, at int64) (int, error) {
 
 // If files may not become as large as a segment, a body that does not fit into the open one gets a new
 // segment. A body that fits into no file is too large. The disk does not count as full.
-func TestFilesThatMayNotBecomeLarge(t *testing.T) {
+func TestFileSizeLimit(t *testing.T) {
 	path := newPath(t)
 	body := largeText("body")
 	s := openStore(t, limited{vfs.Default, int64(2*len(body) + len(body)/2 + 2*blockSize)}, path)

@@ -63,7 +63,7 @@ func TestClockStepsWhileTheDiskIsFull(t *testing.T) {
 
 // If the wall clock is ahead for a short time, at a start or later, every kept response is there when it
 // has been set back, whatever the size of its body. Later they expire as they should.
-func TestClockIsAheadForAShortTime(t *testing.T) {
+func TestWallClockBrieflyAhead(t *testing.T) {
 	for _, atStart := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
 			clock, fs := new(steppedClock), newMemory()

@@ -32,7 +32,7 @@ func (f *faulty) countFlushes() *atomic.Int64 {
 }
 
 // docs/capacity.md has these numbers.
-func TestFlushesOfARequest(t *testing.T) {
+func TestFlushesPerRequest(t *testing.T) {
 	fs := newFaulty(newMemory())
 	s := openStore(t, fs, storePath)
 	const requests = 50
@@ -61,7 +61,7 @@ func TestFlushesOfARequest(t *testing.T) {
 }
 
 // No caller sees a change, and no stored claim is granted, before a flush makes it durable.
-func TestNothingIsSeenBeforeItIsFlushed(t *testing.T) {
+func TestChangesAreVisibleAfterFlush(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		fs := newFaulty(newMemory())
 		s := openStore(t, fs, storePath)
@@ -114,7 +114,7 @@ func TestNothingIsSeenBeforeItIsFlushed(t *testing.T) {
 
 // A write that its caller gives up in the queue is never written, and its error says so. One that is
 // given up later is in doubt until the disk answers. Subscribers are woken then.
-func TestWritesThatAreGivenUp(t *testing.T) {
+func TestAbandonedWrites(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		fs := newFaulty(newMemory())
 		s := openStore(t, fs, storePath)

@@ -118,7 +118,7 @@ func awaitReady(t *testing.T, s *Store) {
 
 // After any failure nothing is acknowledged until another database is open. That has everything that
 // was acknowledged, and the runs in flight go on.
-func TestDiskThatFails(t *testing.T) {
+func TestFailingDisk(t *testing.T) {
 	for name, fails := range map[string]func(op errorfs.Op) bool{
 		"all":     isAny,
 		"flushes": isFlush,

@@ -7,7 +7,7 @@ import (
 
 // An operation that waited for a key while the database failed does not read it from that database:
 // what it would see may not be on the disk.
-func TestOperationThatWaitedDuringFailure(t *testing.T) {
+func TestLockWaitAcrossDatabaseFailure(t *testing.T) {
 	s := openStore(t, newFaulty(newMemory()), storePath)
 	must(t, keepAs(t.Context(), s, "a", completeAs("body")))
 	k := key("a")

@@ -61,7 +61,7 @@ func (h *handles) OpenDir(name string) (vfs.File, error) { return h.opened(h.FS.
 
 // Whichever write fails while a database is opened or later, the database leaves no open file and no
 // goroutine, and nothing that was acknowledged is lost.
-func TestFailedDatabasesLeaveNothing(t *testing.T) {
+func TestFailedDatabasesReleaseResources(t *testing.T) {
 	for _, failure := range []error{syscall.ENOSPC, syscall.EIO, syscall.EFBIG} {
 		for fails, writes := 0, 0; fails <= writes; fails++ {
 			synctest.Test(t, func(t *testing.T) { // synctest fails if a goroutine is left
@@ -96,7 +96,7 @@ func TestFailedDatabasesLeaveNothing(t *testing.T) {
 
 // If the disk accepts the writes of an opening, and then fails every flush, the store tries again twice
 // a second, and the failed databases leave nothing behind.
-func TestDiskThatFailsAgainAndAgain(t *testing.T) {
+func TestRepeatedDiskFailures(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		fs := newFaulty(newMemory())
 		counted := &handles{FS: fs}
@@ -137,7 +137,7 @@ func TestDiskThatFailsAgainAndAgain(t *testing.T) {
 
 // Close returns within closeTimeout even if the disk fails or is full. It leaves nothing behind, and
 // nothing that was acknowledged is lost.
-func TestCloseOnADiskThatFails(t *testing.T) {
+func TestCloseOnFailingDisk(t *testing.T) {
 	for _, failure := range []error{syscall.ENOSPC, syscall.EIO} {
 		synctest.Test(t, func(t *testing.T) {
 			fs := newFaulty(newMemory())

@@ -113,7 +113,7 @@ func fill(t *testing.T, s *Store, body string) int {
 
 // A store that has filled its disk opens after a restart, and accepts new keys when the kept responses
 // have expired.
-func TestStoreThatFillsItsDisk(t *testing.T) {
+func TestStoreFillsDisk(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		fs := &volume{FS: newMemory(), size: 4 * maxReservedSpace}
 		s := openStore(t, fs, storePath)
@@ -212,7 +212,7 @@ func TestOpenOnADiskWithLittleRoom(t *testing.T) {
 
 // New keys leave space for runs in flight and for the sweeper, so the store recovers by itself when
 // the kept responses have expired.
-func TestNewKeysLeaveRoom(t *testing.T) {
+func TestNewKeysLeaveSpaceForRuns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		fs := &volume{FS: newMemory(), size: 4 * maxReservedSpace}
 		s := openStore(t, fs, storePath)

@@ -151,7 +151,7 @@ func TestExpiredResponsesMakeRoom(t *testing.T) {
 	}
 }
 
-func TestLimitOfAnotherConfiguration(t *testing.T) {
+func TestSetLimit(t *testing.T) {
 	s := New(1 << 20)
 	defer s.Close()
 	n := fill(t, s, 0, 500)

@@ -43,7 +43,7 @@ func TestClosedStore(t *testing.T) {
 	wantErr(t, storetest.ErrOf(s.Claim(context.Background(), claim(0))), idempotency.ErrClosed)
 }
 
-func TestPageOfNoRecords(t *testing.T) {
+func TestListWithoutLimit(t *testing.T) {
 	s := New(1 << 20)
 	defer s.Close()
 	if _, _, err := s.List(t.Context(), "", 0); err == nil {

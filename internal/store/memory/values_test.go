@@ -129,7 +129,7 @@ func randomWork(t *testing.T, random *rand.Rand) {
 }
 
 // Blocks against a map, with strings of all sizes.
-func TestBlocksAgainstAMap(t *testing.T) {
+func TestBlocksMatchAMap(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 1))
 	var b blocks
 	kept := make(map[uint32]string)
@@ -214,7 +214,7 @@ func TestShortRetentionLeavesNothing(t *testing.T) {
 }
 
 // However many values expire one after another, sweeps keep their distance.
-func TestSweepsKeepTheirDistance(t *testing.T) {
+func TestSweepInterval(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := New(1 << 20)
 		defer s.Close()
@@ -238,7 +238,7 @@ func TestSweepsKeepTheirDistance(t *testing.T) {
 }
 
 // A large body is kept where it is, unless that would keep much more than the body.
-func TestLargeBodyIsKeptWhereItIs(t *testing.T) {
+func TestLargeBodyIsNotCopied(t *testing.T) {
 	for name, c := range map[string]struct {
 		room  int
 		where bool
