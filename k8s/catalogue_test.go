@@ -27,13 +27,11 @@ type catalogueLists struct {
 func fromCatalogue(t *testing.T) catalogueLists {
 	t.Helper()
 	var lists catalogueLists
-	for _, p := range signature.Providers() {
-		if p.Reason != "" || p.URL() {
-			lists.unverifiable = append(lists.unverifiable, p.Name)
-		}
-	}
 	all := delivery.Providers()
 	for _, p := range all {
+		if verified, _ := signature.ProviderNamed(p.Name); verified.Reason != "" || verified.URL() {
+			lists.unverifiable = append(lists.unverifiable, p.Name)
+		}
 		lists.names = append(lists.names, p.Name)
 		group := []string{p.Name}
 		for _, q := range all {

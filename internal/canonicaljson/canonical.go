@@ -46,21 +46,6 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// Canonicalize returns the canonical form of a JSON text, without the values that the JSON pointers in
-// exclude name. Errors are those of [Parse] and [Document.WriteCanonical]. Canonicalize does not
-// change the input.
-func Canonicalize(text []byte, exclude ...string) ([]byte, error) {
-	doc, err := Parse(text, nil)
-	if err != nil {
-		return nil, err
-	}
-	var form bytes.Buffer
-	if err := doc.WriteCanonical(&form, exclude...); err != nil {
-		return nil, err
-	}
-	return form.Bytes(), nil
-}
-
 // WriteCanonical writes the canonical form of RFC 8785, without the members and elements that the
 // JSON pointers in exclude name. In a pointer, the token * names every member or element of one
 // level. WriteCanonical differs from the RFC in one point: integers keep their digits. The RFC rounds

@@ -13,6 +13,17 @@ import (
 	"github.com/caddy-dedup/caddy-dedup/internal/canonicaljson"
 )
 
+// canonicalize returns the canonical form of a text, without what the pointers in exclude name.
+func canonicalize(text []byte, exclude ...string) ([]byte, error) {
+	doc, err := canonicaljson.Parse(text, nil)
+	if err != nil {
+		return nil, err
+	}
+	var form bytes.Buffer
+	err = doc.WriteCanonical(&form, exclude...)
+	return form.Bytes(), err
+}
+
 func TestCanonicalJSON(t *testing.T) {
 	for text, want := range map[string]string{
 		`{"b":[1, 2.50 ,1E1], "a":"\u0041"}`: `{"a":"A","b":[1,2.5,10]}`,
@@ -28,7 +39,7 @@ func TestCanonicalJSON(t *testing.T) {
 		`[-0,-0.0,0e5,1e21,1E-7,1e-400]`:     `[0,0,0,1e+21,1e-7,0]`,
 		`{"\u0061":"\/","b":"\u007f\u2028"}`: "{\"a\":\"/\",\"b\":\"\x7f\u2028\"}",
 	} {
-		if got, err := canonicaljson.Canonicalize([]byte(text)); err != nil || string(got) != want {
+		if got, err := canonicalize([]byte(text)); err != nil || string(got) != want {
 			t.Errorf("%s: got %s, %v; want %s", text, got, err, want)
 		}
 	}
@@ -36,7 +47,7 @@ func TestCanonicalJSON(t *testing.T) {
 		``, ` `, `a`, `{`, `{}{}`, `[1,]`, `{"a":1,"a":2}`, `{"a":1,"\u0061":2}`, `"` + "\xff" + `"`, `"\ud800"`, `01`, `NaN`, `{'a':1}`,
 		`1e400`, `[-1e309]`, `1.0e999999999999`,
 	} {
-		if got, err := canonicaljson.Canonicalize([]byte(invalid)); err == nil {
+		if got, err := canonicalize([]byte(invalid)); err == nil {
 			t.Errorf("%q: got %s, want an error", invalid, got)
 		}
 	}
@@ -48,7 +59,7 @@ func TestDeepNestingIsAnError(t *testing.T) {
 	nested := func(depth int) []byte {
 		return []byte(strings.Repeat("[", depth) + strings.Repeat("]", depth))
 	}
-	if _, err := canonicaljson.Canonicalize(nested(10_000)); err != nil {
+	if _, err := canonicalize(nested(10_000)); err != nil {
 		t.Errorf("10,000 deep: %v", err)
 	}
 	for name, text := range map[string][]byte{
@@ -58,7 +69,7 @@ func TestDeepNestingIsAnError(t *testing.T) {
 		"1 MiB of objects":    []byte(strings.Repeat(`{"":`, 1<<18)),
 		"1 MiB, other member": []byte(`{"a":1,"b":` + strings.Repeat(`[{"":`, 1<<18)),
 	} {
-		if _, err := canonicaljson.Canonicalize(text); err == nil {
+		if _, err := canonicalize(text); err == nil {
 			t.Errorf("%s: no error", name)
 		}
 	}
@@ -85,7 +96,7 @@ func TestCanonicalJSONVectors(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if got, err := canonicaljson.Canonicalize(text); err != nil || string(got) != string(want) {
+			if got, err := canonicalize(text); err != nil || string(got) != string(want) {
 				t.Errorf("got  %s, %v\nwant %s", got, err, want)
 			}
 		})
@@ -112,7 +123,7 @@ func TestCanonicalJSONWithoutExcludedMembers(t *testing.T) {
 		{[]string{"/c/*/*/*", "/d/e/*", "/c*"}, `{"":3,"a/b":1,"c":[{"x":1,"y":2},{"x":3}],"d":{"e":{},"e2":5},"m~n":2}`},
 		{[]string{"/*"}, `{}`},
 	} {
-		if got, err := canonicaljson.Canonicalize([]byte(text), c.exclude...); err != nil || string(got) != c.want {
+		if got, err := canonicalize([]byte(text), c.exclude...); err != nil || string(got) != c.want {
 			t.Errorf("without %q: got %s, %v; want %s", c.exclude, got, err, c.want)
 		}
 	}
@@ -127,7 +138,7 @@ func TestCanonicalJSONWithoutExcludedMembers(t *testing.T) {
 			t.Errorf("/d without %q: got %s, %v; want %s", exclude, got.String(), err, want)
 		}
 	}
-	if got, err := canonicaljson.Canonicalize([]byte(text), ""); err == nil {
+	if got, err := canonicalize([]byte(text), ""); err == nil {
 		t.Errorf("without the whole document: got %s", got)
 	}
 }
@@ -144,7 +155,7 @@ func FuzzCanonicalJSON(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, text []byte) {
 		before := string(text)
-		got, err := canonicaljson.Canonicalize(text)
+		got, err := canonicalize(text)
 		if string(text) != before {
 			t.Fatalf("the text became %q", text)
 		}
@@ -162,7 +173,7 @@ func FuzzCanonicalJSON(f *testing.F) {
 		if string(got) != string(want) {
 			t.Fatalf("%q: got %s; the library has %s", text, got, want)
 		}
-		if again, err := canonicaljson.Canonicalize(got); err != nil || string(again) != string(got) {
+		if again, err := canonicalize(got); err != nil || string(again) != string(got) {
 			t.Fatalf("%q: the canonical form %s becomes %s, %v", text, got, again, err)
 		}
 	})
@@ -201,7 +212,7 @@ func BenchmarkCanonicalJSON(b *testing.B) {
 				body := []byte(text(size))
 				b.SetBytes(int64(len(body)))
 				for b.Loop() {
-					_, _ = canonicaljson.Canonicalize(body)
+					_, _ = canonicalize(body)
 				}
 				b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/float64(len(body)), "ns/byte")
 			})

@@ -39,18 +39,6 @@ const (
 	unsignedIsRefused = "unsigned, and refused; set the webhook up before `verify`: "
 )
 
-// Providers returns all providers, sorted by name, including those that cannot be verified.
-func Providers() (all []Provider) {
-	for _, p := range catalogue {
-		all = append(all, p.complete())
-	}
-	for name, reason := range unverifiable {
-		all = append(all, Provider{Name: name, Reason: reason})
-	}
-	slices.SortFunc(all, func(a, b Provider) int { return cmp.Compare(a.Name, b.Name) })
-	return all
-}
-
 // ProviderNamed returns the provider with this name, and whether there is one.
 func ProviderNamed(name string) (Provider, bool) {
 	for _, p := range catalogue {

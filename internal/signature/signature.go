@@ -36,15 +36,6 @@ type Body struct {
 	Reserve func(bytes int) error
 }
 
-// BodyOf returns a Body for bytes in memory that needs no reservations.
-func BodyOf(body []byte) Body {
-	return Body{
-		Pieces:  func(yield func([]byte) bool) { yield(body) },
-		Whole:   func() ([]byte, error) { return body, nil },
-		Reserve: func(int) error { return nil },
-	}
-}
-
 // begins reports whether the body starts with a byte.
 func (b Body) begins(with byte) bool {
 	for piece := range b.Pieces {
