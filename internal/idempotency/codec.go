@@ -58,25 +58,20 @@ type storedHead struct {
 }
 
 // encoding sorts maps, so that equal responses are equal bytes.
-var encoding = func() cbor.UserBufferEncMode {
-	mode, err := cbor.EncOptions{Sort: cbor.SortLengthFirst}.UserBufferEncMode()
-	if err != nil {
-		panic("idempotency: options of CBOR: " + err.Error()) // they are constant
-	}
-	return mode
-}()
+var encoding = mode(cbor.EncOptions{Sort: cbor.SortLengthFirst}.UserBufferEncMode())
 
 // Header values may have any bytes, so texts need not be UTF-8.
-var decoding = func() cbor.DecMode {
-	mode, err := cbor.DecOptions{
-		UTF8: cbor.UTF8DecodeInvalid, DupMapKey: cbor.DupMapKeyEnforcedAPF, IndefLength: cbor.IndefLengthForbidden,
-		TagsMd: cbor.TagsForbidden, ExtraReturnErrors: cbor.ExtraDecErrorUnknownField,
-	}.DecMode()
+var decoding = mode(cbor.DecOptions{
+	UTF8: cbor.UTF8DecodeInvalid, DupMapKey: cbor.DupMapKeyEnforcedAPF, IndefLength: cbor.IndefLengthForbidden,
+	TagsMd: cbor.TagsForbidden, ExtraReturnErrors: cbor.ExtraDecErrorUnknownField,
+}.DecMode())
+
+func mode[M any](m M, err error) M {
 	if err != nil {
 		panic("idempotency: options of CBOR: " + err.Error()) // they are constant
 	}
-	return mode
-}()
+	return m
+}
 
 // AppendRecord appends the stored form of a key's record. Times are stored in whole
 // milliseconds.
