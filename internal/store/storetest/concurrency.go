@@ -10,11 +10,11 @@ import (
 )
 
 var concurrencyTests = []subtest{
-	{"of many concurrent claims of a fresh key one proceeds", oneFresh},
-	{"of many concurrent claims of a lapsed lease one proceeds", oneTakeover},
-	{"of many concurrent claims of a released key one proceeds", oneAfterRelease},
-	{"the same token proceeds however often it is sent at once", oneToken},
-	{"of the settlements of a late and a new owner the new owner's stays", racingSettlements},
+	{"one of many concurrent claims of a fresh key proceeds", oneFresh},
+	{"one of many concurrent claims of a lapsed lease proceeds", oneTakeover},
+	{"one of many concurrent claims of a released key proceeds", oneAfterRelease},
+	{"concurrent claims with one token all proceed", oneToken},
+	{"the settlement of a new owner wins over that of a late one", racingSettlements},
 	{"runs of one key never overlap", exclusiveRuns},
 }
 

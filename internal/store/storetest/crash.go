@@ -8,10 +8,10 @@ import (
 
 // crashTests are for a store that only one process can have open: after a crash, no run goes on.
 var crashTests = []subtest{
-	{"a claim of a dead process is free at once", crashReleases},
-	{"a claim of a dead process that holds is held at once", crashHolds},
-	{"a claim of a dead process is counted at once where attempts are limited", crashCounts},
-	{"a forced claim of a dead process leaves the kept response", crashLeavesKept},
+	{"a crash releases a claim", crashReleases},
+	{"a crash holds a claim with hold", crashHolds},
+	{"a crash counts an attempt if attempts are limited", crashCounts},
+	{"a crash of a forced run keeps the earlier response", crashLeavesKept},
 	{"what was acknowledged survives a crash", crashKeeps},
 }
 

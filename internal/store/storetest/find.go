@@ -14,11 +14,11 @@ var findTests = []subtest{
 	{"find returns the records of one ID, in every state", findStates},
 	{"find returns the records of several IDs, and no others", findSeveral},
 	{"find pages through an ID with many records", findPages},
-	{"find returns nothing of an ID that has no records", findNothing},
+	{"find returns nothing for an ID without records", findNothing},
 	{"find shows no expired or forgotten keys", findLive},
-	{"find says of a record that it cannot be read", findUnreadable},
-	{"a page is in the order of the keys", pagesAreSorted},
-	{"a cursor that came with no page is an error", wrongCursors},
+	{"find returns unreadable records with their errors", findUnreadable},
+	{"records of a page are sorted by key", pagesAreSorted},
+	{"an unknown cursor is an error", wrongCursors},
 }
 
 // keyOf returns the key of a delivery ID on the route with this name.

@@ -8,13 +8,13 @@ import (
 
 var forcedTests = []subtest{
 	{"a forced run's response replaces the kept one", forcedReplaces},
-	{"a forced run that keeps nothing leaves the kept response", forcedLeaves},
-	{"a forced run that lapsed leaves the kept response", forcedLapses},
-	{"a forced run that lapsed over an expired response leaves nothing", forcedLapsesOverExpired},
-	{"a forced claim that has lapsed is made again by its owner", forcedMadeAgain},
+	{"a forced run without a response keeps the earlier one", forcedLeaves},
+	{"a lapsed forced run keeps the earlier response", forcedLapses},
+	{"a lapsed forced run over an expired response leaves nothing", forcedLapsesOverExpired},
+	{"the owner reclaims a lapsed forced claim", forcedMadeAgain},
 	{"a delayed copy of a claim does not run again", delayedCopies},
-	{"a forced run over nothing is an ordinary one", forcedOverNothing},
-	{"a claim that was written again settles with its owner's attempts", settlesWithOwnersAttempts},
+	{"a forced run without an earlier response is an ordinary run", forcedOverNothing},
+	{"a reclaimed run settles with its own attempts", settlesWithOwnersAttempts},
 }
 
 // bodies are a small body and a large one, which a store may keep differently.

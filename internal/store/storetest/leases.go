@@ -10,12 +10,12 @@ import (
 
 var leaseTests = []subtest{
 	{"a lapsed lease is taken over", takeover},
-	{"a lapsed claim that holds is refused", lapsedHold},
+	{"a lapsed claim with hold is refused", lapsedHold},
 	{"a late owner settles unless its claim was taken over", lateButOwner},
-	{"renew prolongs lease and life", renewProlongs},
+	{"renew extends lease and life", renewProlongs},
 	{"a late owner is fenced", fencedOwner},
-	{"a claim whose record is gone cannot go on", goneRecord},
-	{"a claim that the store lost over an earlier record is gone", lostClaim},
+	{"a claim without its record cannot be renewed or settled", goneRecord},
+	{"a lost claim over an earlier record is gone", lostClaim},
 	{"a record in flight outlives its lease", outlivesLease},
 	{"retention counts from the settlement", retentionFromSettlement},
 }

@@ -11,8 +11,8 @@ var listTests = []subtest{
 	{"an empty store lists nothing", listEmpty},
 	{"pages list every key once", listPages},
 	{"a list shows no expired or forgotten keys", listLive},
-	{"a list leaves out nothing because other keys go", listWhileKeysGo},
-	{"a list leaves out nothing because other keys come", listWhileKeysCome},
+	{"a list is complete while other keys are removed", listWhileKeysGo},
+	{"a list is complete while other keys are added", listWhileKeysCome},
 }
 
 // listWhile lists all records, and calls change after each page. All records that change leaves must be

@@ -12,17 +12,17 @@ import (
 )
 
 var operatorTests = []subtest{
-	{"release lets a key run again and keeps its history", releaseAnyState},
-	{"release after a forced run that lapsed releases the kept response", releaseForced},
+	{"a released key runs again and keeps its history", releaseAnyState},
+	{"release after a lapsed forced run releases the earlier response", releaseForced},
 	{"complete gives duplicates the operator's response", completeAnyState},
-	{"a completed key lives for a day at least", completedLife},
+	{"a completed key lives for at least a day", completedLife},
 	{"a complete key cannot be completed", completeTwice},
-	{"the owner of a lapsed claim is fenced once its key is changed", changedOwner},
-	{"forget removes a record of any state but in flight", forgetAnyState},
+	{"changing a key fences the owner of a lapsed claim", changedOwner},
+	{"forget removes records in all states except in flight", forgetAnyState},
 	{"a key without a record can be neither changed nor forgotten", operatorWithoutRecord},
-	{"a run that is alive can be neither changed nor forgotten", operatorBesideRun},
-	{"of claims and operators at once no run is lost", operatorsAndClaims},
-	{"a store is ready, and says so in time", readiness},
+	{"a live run can be neither changed nor forgotten", operatorBesideRun},
+	{"concurrent claims and operators lose no run", operatorsAndClaims},
+	{"a store reports in time that it is ready", readiness},
 }
 
 func readiness(f *fixture) {

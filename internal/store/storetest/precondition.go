@@ -10,12 +10,12 @@ import (
 )
 
 var preconditionTests = []subtest{
-	{"an operator takes a key only as it was seen", takenWithPrecondition},
-	{"a key that has run since it was seen is left alone", runSincePrecondition},
-	{"a run that ended after its lease is not what was seen", endedSincePrecondition},
-	{"a record that cannot be read is forgotten only by who has seen that", unreadablePrecondition},
-	{"a run that is alive is in flight whatever was seen", aliveDespitePrecondition},
-	{"of many operators who have seen the same key one takes it", takenOnce},
+	{"an operator changes a key only as seen", takenWithPrecondition},
+	{"a key that has run since it was seen is not changed", runSincePrecondition},
+	{"a run that ended after its lease does not meet the precondition", endedSincePrecondition},
+	{"an unreadable record is forgotten only with that precondition", unreadablePrecondition},
+	{"a live run is in flight whatever the precondition", aliveDespitePrecondition},
+	{"one of many operators with the same precondition changes the key", takenOnce},
 }
 
 // takes has the operations by which an operator takes a key.

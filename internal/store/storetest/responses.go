@@ -7,8 +7,8 @@ import (
 )
 
 var responseTests = []subtest{
-	{"a response comes back as it was", identicalResponses},
-	{"the response of a released run is there for those who waited", releasedResponse},
+	{"a response round-trips", identicalResponses},
+	{"waiters get the response of a released run", releasedResponse},
 	{"a response belongs to its token", responseOfToken},
 }
 
