@@ -53,16 +53,16 @@ func hasPlaceholder(texts ...string) bool { return strings.Contains(strings.Join
 var redisBlock = block[RedisStore]{
 	"address": list("host:port, of one server or of several sentinels or nodes of a cluster",
 		func(s *RedisStore) *[]string { return &s.Addresses }, checkAddresses),
-	"username": secret("a user's name", func(s *RedisStore) *string { return &s.Username }),
-	"password": secret(aPassword, func(s *RedisStore) *string { return &s.Password }),
+	"username": hidden("one argument, a user's name", func(s *RedisStore) *string { return &s.Username }),
+	"password": hidden(aPassword, func(s *RedisStore) *string { return &s.Password }),
 	"db": setting(func(s *RedisStore) **int { return &s.DB }, func(d *caddyfile.Dispenser) (*int, error) {
 		db, err := countArg(d, 0)
 		return &db, err // also 0: a placeholder in the URL may name another database
 	}, anyValue),
 	"tls":               setting(func(s *RedisStore) **RedisTLS { return &s.TLS }, parseRedisTLS, (*RedisTLS).checkPair),
 	"sentinel":          text("the name of the master on the sentinels", func(s *RedisStore) *string { return &s.Sentinel }, checkNotEmpty),
-	"sentinel_username": secret("a user's name", func(s *RedisStore) *string { return &s.SentinelUsername }),
-	"sentinel_password": secret(aPassword, func(s *RedisStore) *string { return &s.SentinelPassword }),
+	"sentinel_username": hidden("one argument, a user's name", func(s *RedisStore) *string { return &s.SentinelUsername }),
+	"sentinel_password": hidden(aPassword, func(s *RedisStore) *string { return &s.SentinelPassword }),
 	"cluster":           setting(func(s *RedisStore) *bool { return &s.Cluster }, parseCluster, anyValue),
 	"prefix":            text("the prefix of all names in Redis", func(s *RedisStore) *string { return &s.Prefix }, checkRedisPrefix),
 	"timeout":           period(minRedisTimeout, func(s *RedisStore) *caddy.Duration { return &s.Timeout }),
@@ -106,23 +106,7 @@ func checkNotEmpty(value string) error {
 }
 
 // aPassword is the argument of a password's word.
-const aPassword = "such as {env.REDIS_PASSWORD}"
-
-// secret is a setting whose errors show nothing of its line: a word after a user may be a
-// password. An unset variable leaves an empty argument.
-func secret(what string, field func(*RedisStore) *string) word[RedisStore] {
-	return setting(field, func(d *caddyfile.Dispenser) (string, error) {
-		name := d.Val()
-		args := d.RemainingArgs()
-		switch {
-		case len(args) != 1:
-			return "", errorAt(d, "%s takes one argument, %s; it has %d", name, what, len(args))
-		case args[0] == "":
-			return "", errorAt(d, "%s is empty; it takes one argument, %s, or leave the line out", name, what)
-		}
-		return args[0], noBlock(d, name)
-	}, anyValue)
-}
+const aPassword = "one argument, such as {env.REDIS_PASSWORD}"
 
 // tlsBlock has the words of `tls`.
 var tlsBlock = block[RedisTLS]{

@@ -31,6 +31,35 @@ func mayHoldPassword(text string) bool {
 	return strings.LastIndex(text, "@") > 0 || strings.Contains(text, "://") && !web
 }
 
+// hidden is a setting with one argument or several whose errors show nothing of its line: an argument may
+// be a secret, or have a password. An unset variable leaves an empty argument.
+func hidden[T any, V string | []string](what string, field func(*T) *V) word[T] {
+	return setting(field, func(d *caddyfile.Dispenser) (v V, err error) {
+		name := d.Val()
+		args := d.RemainingArgs()
+		switch to := any(&v).(type) {
+		case *[]string:
+			*to = args
+		case *string:
+			if *to = strings.Join(args, " "); len(args) > 1 {
+				return v, errorAt(d, "%s takes %s; it has %d", name, what, len(args))
+			}
+		}
+		if len(args) == 0 || slices.Contains(args, "") {
+			return v, errorAt(d, "%s is empty; it takes %s", name, what)
+		}
+		return v, noSecretBlock(d, name)
+	}, anyValue)
+}
+
+// noSecretBlock is [noBlock] where the block may have secrets.
+func noSecretBlock(d *caddyfile.Dispenser, name string) error {
+	if noBlock(d, name) != nil {
+		return errorAt(d, "%s takes no block behind its arguments", name)
+	}
+	return nil
+}
+
 // hidePasswords removes the words of a directive that may contain a password from an error,
 // whichever check returned it.
 func hidePasswords(d caddyfile.Dispenser, err error) error {

@@ -98,26 +98,6 @@ var verifySetting = word[Settings]{
 	repeats: true,
 }
 
-// hidden is a list of words that no error shows: they may be secrets or have a password.
-func hidden(what string, field func(*Verify) *[]string) word[Verify] {
-	return setting(field, func(d *caddyfile.Dispenser) ([]string, error) {
-		name := d.Val()
-		values := d.RemainingArgs()
-		if len(values) == 0 {
-			return nil, errorAt(d, "%s lacks its arguments; it takes %s", name, what)
-		}
-		return values, noSecretBlock(d, name)
-	}, anyValue)
-}
-
-// noSecretBlock is [noBlock] where the block may be of secrets.
-func noSecretBlock(d *caddyfile.Dispenser, name string) error {
-	if noBlock(d, name) != nil {
-		return errorAt(d, "%s takes no block behind its arguments", name)
-	}
-	return nil
-}
-
 var withinSetting = setting(func(v *Verify) **caddy.Duration { return &v.Within }, func(d *caddyfile.Dispenser) (*caddy.Duration, error) {
 	value, err := oneArg(d, "a duration such as 5m, or off")
 	if err != nil || value == offWord {
