@@ -90,6 +90,6 @@ const (
 	noteCloudEvents = "binary, structured and batched. " + noteBatch
 	noteMeta        = "It retries for up to seven days. "
 	noteContent     = "There is no ID; the key is a hash of the body."
-	noteRepeats     = "The next change may send the same bytes, and goes unseen within the retention: " +
-		"where that is worse than a duplicate, set a shorter one, or leave this provider out."
+	noteRepeats     = "The next change may send the same bytes, and counts as a duplicate within the retention. " +
+		"If a missed change is worse than a duplicate, set a shorter retention, or leave this provider out."
 )

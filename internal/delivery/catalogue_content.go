@@ -54,7 +54,7 @@ var knownByContent = []Provider{
 		Retention: 20 * time.Minute,
 		Fact:      "https://github.com/getsentry/sentry/blob/master/src/sentry/sentry_apps/tasks/sentry_apps.py",
 		Note: "Request-ID changes with each attempt; the key is a hash of the body. It retries three times, five minutes apart. " +
-			"Equal changes of one issue without an event between them count as one.",
+			"Equal changes of one issue without an event in between count as one.",
 	},
 	{
 		Name: "zoom", Title: "Zoom",
@@ -64,6 +64,6 @@ var knownByContent = []Provider{
 		// The token changes every 72 hours.
 		Passes: []Pass{{Pointer: "/event", Values: []string{"endpoint.url_validation"}}},
 		Note: noteContent + " It retries three times, the last after 85 minutes. " +
-			"Two copies of one recording's event can have another download token each, and then both run.",
+			"Two copies of the event of a recording can have different download tokens; then both run.",
 	},
 }

@@ -4,7 +4,7 @@ package delivery
 // webhook-id alone is the name of other senders' fields too.
 var ofStandardWebhooks = signedBy("webhook-signature", "webhook-timestamp")
 
-// shopifyScope tells deliveries to several subscriptions of one event apart.
+// shopifyScope separates deliveries of one event to several subscriptions.
 var shopifyScope = []string{"X-Shopify-Topic", "X-Shopify-Shop-Domain"}
 
 // knownByHeader are the providers that send the delivery ID in a header field.
@@ -28,7 +28,7 @@ var knownByHeader = []Provider{
 		// later action can have the same key.
 		Sources: []Source{inScope(partsSource(headerSource("X-Contentful-Idempotency-Key"), contentSource()), "X-Contentful-Topic", "X-Contentful-Webhook-Name")},
 		Fact:    "https://www.contentful.com/developers/changelog/idempotency-key-headers-for-webhook-requests/",
-		Note:    "Its idempotency key may be used again, so a hash of the body joins it.",
+		Note:    "It may reuse an idempotency key, so the key includes a hash of the body.",
 	},
 	{
 		Name: "convoy", Title: "Convoy", Verified: true,
@@ -49,8 +49,8 @@ var knownByHeader = []Provider{
 	},
 	{
 		Name: "github", Title: "GitHub", Verified: true,
-		// The ID names the event: without the hook's own, the second hook's
-		// delivery would be taken for a duplicate of the first.
+		// The ID names the event: without the ID of the hook, the delivery to a second hook
+		// would be a duplicate of the first.
 		Sources: []Source{headerSource("X-GitHub-Delivery", "X-GitHub-Hook-ID")},
 		Signs:   Signs{NoneOf: []Sign{{Header: "X-Gitea-Delivery"}, {Header: "X-Gogs-Delivery"}}},
 		Fact:    "https://docs.github.com/en/webhooks/webhook-events-and-payloads#delivery-headers",
@@ -58,36 +58,34 @@ var knownByHeader = []Provider{
 	},
 	{
 		Name: "gitlab", Title: "GitLab", Verified: true, Read: firstReading,
-		// A webhook that leads to another one hands X-Gitlab-Event-UUID on to it.
-		// Two hooks with the same address differ in their UUIDs.
+		// A webhook that triggers another one passes on its X-Gitlab-Event-UUID. Two hooks
+		// with the same address differ in their UUIDs.
 		Sources: []Source{
 			headerSource("Idempotency-Key", "X-Gitlab-Webhook-UUID"), headerSource("webhook-id", "X-Gitlab-Webhook-UUID"),
 			inScope(partsSource(headerSource("X-Gitlab-Event-UUID"), contentSource()), "X-Gitlab-Webhook-UUID"),
 		},
 		Signs: signedBy("X-Gitlab-Event"),
 		Fact:  "https://docs.gitlab.com/user/project/integrations/webhooks/",
-		Note:  "A request sent again manually keeps the ID. Older versions send X-Gitlab-Event-UUID alone, which several events can share.",
+		Note:  "A manual retry keeps the ID. Older versions send only X-Gitlab-Event-UUID, which several events can share.",
 	},
 	{
 		Name: "hugging_face", Title: "Hugging Face", Verified: true,
-		// The body's member is in all of its deliveries, and in no other sender's that
-		// has the field too.
+		// All its deliveries have this member, and those of other senders with the field do not.
 		Sources: []Source{partsSource(headerSource("Webhook-Id"), memberSource("/webhook/id"))},
 		Fact:    "https://huggingface.co/docs/hub/webhooks",
 		Note:    "A manual replay keeps the ID.",
 	},
 	{
 		Name: "jira", Title: "Jira Cloud", Verified: true, Read: secondReading,
-		// A webhook that failed after all its retries is listed with the one ID that
-		// this field had.
+		// Jira lists a webhook that failed after all retries with one ID, that of this field.
 		Sources: []Source{headerSource("X-Atlassian-Webhook-Identifier")},
 		Fact:    "https://developer.atlassian.com/cloud/jira/platform/rest/v3/api-group-webhooks/",
-		Note:    "The ID is unique within a site: give each site a path of its own.",
+		Note:    "The ID is unique within a site: use one path for each site.",
 	},
 	{
 		Name: "linear", Title: "Linear",
 		Fact: "linear.app/developers/webhooks, read on 2026-11-22, does not say whether a retry keeps the UUID",
-		// The body has the time at which it was sent, so that a hash of it is no better.
+		// The body has the time at which it was sent, so a hash of it is not better.
 		Sources: []Source{headerSource("Linear-Delivery")},
 		Note:    "It retries three times, the last after about seven hours.",
 	},
@@ -109,7 +107,7 @@ var knownByHeader = []Provider{
 			{Header: "X-PagerDuty-Signature"}, {Header: "X-Webhook-Subscription"}, {Header: "User-Agent", Begins: "PagerDuty-Webhook/"},
 		}},
 		Fact: "https://github.com/PagerDuty/developer-docs/blob/main/docs/webhooks/02-Behavior.md",
-		Note: "It drops a delivery that is answered with 4xx other than 429.",
+		Note: "It drops a delivery after a 4xx other than 429.",
 	},
 	{
 		Name: "pandadoc", Title: "PandaDoc", Verified: true, Read: firstReading,
@@ -124,7 +122,7 @@ var knownByHeader = []Provider{
 		Sources: []Source{headerSource("X-PM-Webhook-Trace-Id")},
 		Fact:    "https://github.com/ActiveCampaign/postmark-skills/blob/1d8f3680d1595d38107ace4eadc7a8aab0169001/postmark-webhooks/references/handler-examples.md",
 		Note: "An inbound message has no trace ID: write `mode webhook` and `key content postmark` beside the name. " +
-			"It retries for 70 minutes, and drops an event that is answered with 4xx other than 408 and 429.",
+			"It retries for 70 minutes, and drops an event after a 4xx other than 408 and 429.",
 	},
 	{
 		Name: "prolific", Title: "Prolific", Verified: true, Read: firstReading,
@@ -152,8 +150,8 @@ var knownByHeader = []Provider{
 	},
 	{
 		Name: "shopify", Title: "Shopify", Verified: true, Read: firstReading,
-		// One page says that the event's ID marks a duplicate, another that the
-		// webhook's does. Together they differ wherever one of them does.
+		// According to one page, the ID of the event marks a duplicate; according to another
+		// page, that of the webhook does. The key has both.
 		Sources: []Source{
 			inScope(partsSource(headerSource("X-Shopify-Event-Id"), headerSource("X-Shopify-Webhook-Id")), shopifyScope...),
 			inScope(partsSource(headerSource("X-Shopify-Event-Id"), contentSource()), shopifyScope...),
@@ -161,12 +159,12 @@ var knownByHeader = []Provider{
 			headerSource("Shopify-Webhook-Id", "Shopify-Topic", "Shopify-Shop-Domain"),
 		},
 		Fact: "https://shopify.dev/docs/apps/build/webhooks/verify-deliveries",
-		Note: "Its pages contradict each other on which ID marks a duplicate, so the key is made of both. Its newer Events send Shopify-Webhook-Id. It tries eight times within four hours.",
+		Note: "Its pages contradict each other on which ID marks a duplicate, so the key has both. Its newer Events send Shopify-Webhook-Id. It tries eight times within four hours.",
 	},
 	{
 		Name: "sns", Title: "Amazon SNS", Verified: true,
-		// The ID names what was published: each subscription to the topic gets it, and two
-		// can lead to one path, with another query each.
+		// The ID names the published message: each subscription to the topic gets it, and two
+		// subscriptions can have URLs that differ only in the query.
 		Sources: []Source{headerSource("x-amz-sns-message-id", "x-amz-sns-subscription-arn")},
 		Passes: []Pass{{
 			Header: "x-amz-sns-message-type",
@@ -179,17 +177,17 @@ var knownByHeader = []Provider{
 		Sources: []Source{headerSource("webhook-id")},
 		Signs:   ofStandardWebhooks,
 		Fact:    "https://github.com/standard-webhooks/standard-webhooks/blob/main/spec/standard-webhooks.md",
-		Note:    "For senders that follow the specification and have no name here, such as Codat. Beside gitlab, name gitlab first.",
+		Note:    "For other senders that follow the specification, such as Codat. Together with gitlab, name gitlab first.",
 	},
 	{
 		Name: "svix", Title: "Svix", Verified: true,
 		Sources: []Source{headerSource("svix-id")},
 		Fact:    "https://docs.svix.com/receiving/verifying-payloads/how-manual",
-		Note:    "For senders that use Svix and have no name here.",
+		Note:    "For other senders that use Svix.",
 	},
 	{
 		Name: "twilio", Title: "Twilio", Verified: true, Read: firstReading,
-		// A message's or call's SID is that of all events about it.
+		// All events about a message or call have its SID.
 		Sources: []Source{headerSource("I-Twilio-Idempotency-Token")},
 		Fact:    "https://github.com/twilio/twilio-agent-connect-python",
 		Note:    "A duplicate needs the TwiML of the first answer: leave on_duplicate at replay. A webhook set to GET passes, except under `verify`: choose POST.",

@@ -11,10 +11,10 @@ var knownByMember = []Provider{
 	},
 	{
 		Name: "bigcommerce", Title: "BigCommerce", Verified: true,
-		// The hash is one over the data, which names what was changed, and not when.
+		// The hash is over the data, which names the changed object, but not the time.
 		Sources: []Source{partsSource(memberSource("/hash"), memberSource("/scope"), memberSource("/producer"), memberSource("/created_at"))},
 		Fact:    "https://developer.bigcommerce.com/docs/integrations/webhooks",
-		Note:    "Its hash is the same for each update of one order, so scope, store and time join it.",
+		Note:    "Its hash is the same for each update of one order, so the key includes scope, store and time.",
 	},
 	{
 		Name: "box", Title: "Box", Verified: true, Read: firstReading,
@@ -45,7 +45,7 @@ var knownByMember = []Provider{
 	},
 	{
 		Name: "gusto", Title: "Gusto", Verified: true, Read: firstReading,
-		// resource_uuid and entity_uuid name what the event is about.
+		// resource_uuid and entity_uuid name the subject of the event.
 		Sources: []Source{memberSource("/uuid")},
 		Signs:   signedBy("X-Gusto-Signature"),
 		Fact:    "https://docs.gusto.com/embedded-payroll/v2022-09-15/changelog/added-unique-identifier-to-webhook-event-payload",
@@ -64,7 +64,7 @@ var knownByMember = []Provider{
 		// The token of /signature may differ from one POST to the next.
 		Sources: []Source{partsSource(memberSource("/event-data/id"), memberSource("/event-data/timestamp"))},
 		Fact:    "https://documentation.mailgun.com/docs/mailgun/user-manual/events/event-structure",
-		Note:    "The ID is unique within a day only, so the event's time joins it.",
+		Note:    "The ID is unique only within a day, so the key includes the time of the event.",
 	},
 	{
 		Name: "notion", Title: "Notion", Verified: true, ChangesBody: true, Read: firstReading,
@@ -108,12 +108,12 @@ var knownByMember = []Provider{
 	},
 	{
 		Name: "slack", Title: "Slack Events API", Verified: true, Read: secondReading,
-		// event_id is that of one specific event, and a retry is of that event.
+		// event_id names one event, and retries are of that event.
 		Sources: []Source{memberSource("/event_id")},
 		Signs:   signedBy("X-Slack-Signature"),
 		Fact:    "https://docs.slack.dev/apis/events-api/",
 		Passes:  []Pass{{Pointer: "/type", Values: []string{"url_verification"}, Unsigned: true}},
-		Note:    "It waits for 3 seconds: answer first and work afterwards. It retries at once, after one minute and after five, and with Delayed Events each hour for a day.",
+		Note:    "It waits for 3 seconds: respond first and work afterwards. It retries at once, after one minute and after five, and with Delayed Events each hour for a day.",
 	},
 	{
 		Name: "square", Title: "Square", Verified: true, Read: firstReading,

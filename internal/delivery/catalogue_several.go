@@ -17,7 +17,7 @@ var ofMeta = Signs{AnyOf: []Sign{{Header: "X-Hub-Signature-256"}}, NoneOf: codeH
 func ofCloudEvents() []Source {
 	structured := partsSource(memberSource("/id"), memberSource("/source"))
 	batched := batchSource(List{Array: "", Members: []string{"/id", "/source"}})
-	// The binding tells the modes apart by this type, before + and -batch+.
+	// The binding distinguishes the modes by this type, followed by + or -batch+.
 	structured.Signs = Signs{AnyOf: []Sign{{Header: "Content-Type", Begins: "application/cloudevents"}}}
 	batched.Signs = structured.Signs
 	return []Source{partsSource(headerSource("ce-id"), headerSource("ce-source")), structured, batched}
@@ -69,7 +69,7 @@ var knownBySeveral = []Provider{
 		)},
 		Retention: 30 * 24 * time.Hour,
 		Fact:      "https://docs.adyen.com/development-resources/webhooks/handle-webhook-events/",
-		Note:      "There is no event ID. An event that comes again with a later date or other details runs: Adyen wants the latest used. It retries for up to 30 days.",
+		Note:      "There is no event ID. An event that is sent again with a later date or other details runs: Adyen wants the latest to be used. It retries for up to 30 days.",
 	},
 	{
 		Name: "cloudevents", Title: "CloudEvents", Verified: true,
@@ -89,13 +89,13 @@ var knownBySeveral = []Provider{
 		Signs:   ofEventGridAlone,
 		Passes:  []Pass{{Header: "aeg-event-type", Values: []string{"SubscriptionValidation"}}},
 		Fact:    "https://learn.microsoft.com/en-us/azure/event-grid/delivery-and-retry",
-		Note:    "In its own schema, and as CloudEvents: " + noteCloudEvents + " Beside cloudevents, name eventgrid first.",
+		Note:    "In its own schema, and as CloudEvents: " + noteCloudEvents + " Together with cloudevents, name eventgrid first.",
 	},
 	{
 		Name: "knative", Title: "Knative Eventing", Verified: true,
 		Sources: ofCloudEvents(),
 		Fact:    "https://knative.dev/docs/eventing/event-delivery/",
-		Note:    "An answer's body is an event too: a duplicate gets that of the first run once more. In each HTTP mode: " + noteCloudEvents,
+		Note:    "The body of a response is an event, too: a duplicate gets that of the first run again. In each HTTP mode: " + noteCloudEvents,
 	},
 	{
 		Name: "line", Title: "LINE Messaging API", Verified: true, Read: firstReading,
@@ -114,7 +114,7 @@ var knownBySeveral = []Provider{
 		})},
 		Signs:     ofMeta,
 		Retention: whatsAppRetention,
-		Note:      "What has no ID, such as a receipt, passes. " + noteMeta + noteBatch,
+		Note:      "Requests without an ID, such as receipts, pass. " + noteMeta + noteBatch,
 	},
 	{
 		Name: "okta", Title: "Okta", Verified: true, Read: firstReading,
@@ -136,9 +136,8 @@ var knownBySeveral = []Provider{
 	},
 	{
 		Name: "whatsapp", Title: "WhatsApp Business Platform", Verified: true, Read: secondReading,
-		// The page says that a request is repeated for seven days, and that the service
-		// is to drop the duplicates. What names an event is the message's, not the
-		// attempt's.
+		// According to the page, Meta repeats a request for seven days, and the service must
+		// drop duplicates. The IDs are those of messages, not of attempts.
 		Fact:      factWhatsApp,
 		Sources:   []Source{batchSource(List{Array: "/entry", Lists: []List{whatsAppChange}})},
 		Signs:     ofMeta,
@@ -150,6 +149,6 @@ var knownBySeveral = []Provider{
 		// Two events in one second have the same delivery ID.
 		Sources: []Source{partsSource(headerSource("X-WC-Webhook-Delivery-ID"), contentSource())},
 		Fact:    "https://github.com/woocommerce/woocommerce",
-		Note:    "Two events within one second share the ID, so a hash of the body joins it.",
+		Note:    "Two events within one second share the ID, so the key includes a hash of the body.",
 	},
 }
