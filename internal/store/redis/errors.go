@@ -58,7 +58,7 @@ func (s *Store) fail(operation string, err error) error {
 	return failed
 }
 
-// refused reports whether the server answered with an error that it does not give to every command.
+// refused reports whether the server answered with an error, other than those that it gives to every command.
 func refused(err error) bool {
 	return answered(err) && !slices.ContainsFunc(unavailableCodes, func(code string) bool { return hasCode(err, code) })
 }

@@ -87,8 +87,8 @@ func (o Options) String() string {
 	}
 }
 
-// Check returns an error if the options are invalid. What depends on one setting alone, or on which are set, the
-// configuration checks, because it knows the line.
+// Check returns an error if the options are invalid. The configuration checks what depends on one setting
+// alone, or on which ones are set, because it knows the line.
 func (o Options) Check() error {
 	if err := o.checkServers(); err != nil {
 		return err

@@ -15,8 +15,8 @@ import (
 )
 
 // Store is an [idempotency.Store] in Redis. Every operation ends with the server's reply or at its
-// timeout, whatever the server does; while a large body moves, its timeout moves ([bodies]). It does not end earlier if its context is cancelled: a command that
-// was sent cannot be withdrawn.
+// timeout, whatever the server does; while a large body moves, its timeout moves ([bodies]). It does not
+// end earlier if its context is cancelled: a command that was sent cannot be withdrawn.
 type Store struct {
 	client      goredis.UniversalClient
 	options     Options // as the store was opened; Tune does not change them
