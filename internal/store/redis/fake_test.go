@@ -1,0 +1,277 @@
+package redis
+
+import (
+	"bytes"
+	"context"
+	"io"
+	"net"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/alicebob/miniredis/v2"
+	miniserver "github.com/alicebob/miniredis/v2/server"
+)
+
+// fake is a server in this process. In a bubble of synctest, it and its stores have one clock, which moves when
+// all wait.
+type fake struct{ *miniredis.Miniredis }
+
+// inBubble runs a test with a fake server.
+func inBubble(t *testing.T, test func(t *testing.T, server fake)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		server := fake{miniredis.NewMiniRedis()}
+		server.ClockTTL(true)
+		t.Cleanup(func() {
+			time.Sleep(time.Minute) // for what is under way when a store is closed
+			server.Close()
+		})
+		for _, s := range []*script{claimScript, renewScript, settleScript, lookupScript, forgetScript, changeScript} {
+			server.do("script", "load", s.source)
+		}
+		test(t, server)
+	})
+}
+
+// open opens a store over a link of its own. Its connections are idle, and it has learned the time. With TLS in its
+// options, nothing shows that an idle connection was closed.
+func (f fake) open(t *testing.T, o Options) (*Store, *link) {
+	t.Helper()
+	l := &link{dialServer: dialMini(f.Miniredis), tls: o.TLS != nil}
+	t.Cleanup(l.cut)
+	o.Addresses, o.dial = []string{"pipe:1"}, l.dial
+	s := closeAtEnd(t, openWith(t, o))
+	warm(t, s)
+	f.Del(named.record(keyOf("warm")))
+	return s, l
+}
+
+// answer has the server answer a command with something else, a reply as it is sent, until the returned function is
+// called. An empty reply hangs up.
+func (f fake) answer(reply string, commands ...string) (stop func()) {
+	f.Server().SetPreHook(func(peer *miniserver.Peer, command string, _ ...string) bool {
+		if !slices.Contains(commands, strings.ToLower(command)) {
+			return false
+		}
+		if peer.WriteRaw(reply); reply == "" {
+			peer.Close()
+		}
+		return true
+	})
+	return func() { f.Server().SetPreHook(nil) }
+}
+
+// fault is what happens to a write, which has the commands of one flush.
+type fault int
+
+const (
+	noFault   fault = iota
+	loseReply       // the server executes it, and the connection is closed before its reply
+	hang            // the server gets it when it resumes
+)
+
+// link is the network between a store and its server.
+type link struct {
+	dialServer dialFunc
+	// at says what happens to a write. It may do something before that.
+	at    atomic.Pointer[func(sent string) fault]
+	down  atomic.Bool // connections are refused
+	tls   bool        // nothing shows that an idle connection was closed
+	delay atomic.Int64
+	dials atomic.Int64
+	// cutting closes connections within replies; nil for none.
+	cutting atomic.Pointer[cutting]
+
+	mu    sync.Mutex
+	conns []*linkConn
+	held  []func() // what the server gets when it resumes
+}
+
+// set sets what happens to each write; nil is nothing.
+func (l *link) set(at func(sent string) fault) {
+	if at == nil {
+		at = func(string) fault { return noFault }
+	}
+	l.at.Store(&at)
+}
+
+// setFor sets what happens to a write with a command, or with the hash of a script, the first n times.
+func (l *link) setFor(command string, n int, at func() fault) { l.setAfter(0, command, n, at) }
+
+// setAfter is setFor, without the first writes.
+func (l *link) setAfter(skipped int, command string, n int, at func() fault) {
+	l.set(func(sent string) fault {
+		switch {
+		case n == 0 || !strings.Contains(sent, "\r\n"+command+"\r\n"):
+			return noFault
+		case skipped > 0:
+			skipped--
+			return noFault
+		}
+		n--
+		return at()
+	})
+}
+
+// pause has the server hang.
+func (l *link) pause() { l.set(func(string) fault { return hang }) }
+
+// resume ends all faults. The server gets what was written meanwhile.
+func (l *link) resume() {
+	l.set(nil)
+	l.down.Store(false)
+	l.mu.Lock()
+	held := l.held
+	l.held = nil
+	l.mu.Unlock()
+	for _, deliver := range held {
+		deliver()
+	}
+}
+
+// refuse closes all connections and refuses new ones.
+func (l *link) refuse() {
+	l.down.Store(true)
+	l.cut()
+}
+
+// cut closes all connections, as the server does.
+func (l *link) cut() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, c := range l.conns {
+		c.closed.Store(true)
+		_ = c.Conn.Close()
+	}
+	l.conns = nil
+}
+
+func (l *link) dial(ctx context.Context, network, address string) (net.Conn, error) {
+	l.dials.Add(1)
+	if l.down.Load() {
+		return nil, &net.OpError{Op: "dial", Net: network, Err: syscall.ECONNREFUSED}
+	}
+	conn, err := l.dialServer(ctx, network, address)
+	if err != nil {
+		return nil, err
+	}
+	c := &linkConn{Conn: conn, link: l}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.conns = append(l.conns, c)
+	if l.tls {
+		return struct{ net.Conn }{c}, nil
+	}
+	return c, nil
+}
+
+// cutting closes a connection after so many bytes of replies, so many times.
+type cutting struct {
+	bytes       int64
+	left, times atomic.Int64
+}
+
+// cutAfter closes a connection after so many bytes of replies, so many times. The server has executed the command.
+func (l *link) cutAfter(bytes, times int64) *cutting {
+	c := &cutting{bytes: bytes}
+	c.left.Store(bytes)
+	c.times.Store(times)
+	l.cutting.Store(c)
+	return c
+}
+
+type linkConn struct {
+	net.Conn
+	link *link
+	// lost reports whether its next reply is lost, held whether the server still has to get something, and closed
+	// whether the server has closed it.
+	lost, held, closed atomic.Bool
+}
+
+func (c *linkConn) Write(b []byte) (int, error) {
+	if c.closed.Load() {
+		return 0, &net.OpError{Op: "write", Net: "tcp", Err: syscall.EPIPE}
+	}
+	what := noFault
+	if at := c.link.at.Load(); at != nil {
+		what = (*at)(string(b))
+	}
+	switch what {
+	case loseReply:
+		c.lost.Store(true)
+	case hang:
+		sent := bytes.Clone(b)
+		c.held.Store(true)
+		c.link.mu.Lock()
+		defer c.link.mu.Unlock()
+		c.link.held = append(c.link.held, func() { _, _ = c.Conn.Write(sent) })
+		return len(b), nil
+	}
+	return c.Conn.Write(b)
+}
+
+func (c *linkConn) Read(b []byte) (int, error) {
+	cut := c.link.cutting.Load()
+	if cut != nil && cut.times.Load() > 0 {
+		b = b[:min(int64(len(b)), max(1, cut.left.Load()))]
+	} else {
+		cut = nil
+	}
+	n, err := c.Conn.Read(b) // so the server has executed the command whose reply is lost
+	time.Sleep(time.Duration(c.link.delay.Load()))
+	if err != nil && c.closed.Load() {
+		err = io.EOF
+	}
+	if err != nil {
+		return n, err
+	}
+	isCut := cut != nil && cut.left.Add(-int64(n)) < 0
+	if isCut {
+		cut.left.Store(cut.bytes)
+		cut.times.Add(-1)
+	}
+	if isCut || c.lost.Load() {
+		_ = c.Conn.Close()
+		return 0, io.EOF
+	}
+	return n, nil
+}
+
+// SyscallConn implements [syscall.Conn]. By it, go-redis sees that an idle connection was closed.
+func (c *linkConn) SyscallConn() (syscall.RawConn, error) {
+	if c.closed.Load() {
+		return nil, io.EOF
+	}
+	return openConn{}, nil
+}
+
+type openConn struct{ syscall.RawConn }
+
+func (openConn) Read(func(fd uintptr) bool) error { return nil }
+
+// Close leaves the connection to a server that hangs open: it reads what was sent when it resumes.
+func (c *linkConn) Close() error {
+	if c.held.Load() {
+		_ = c.SetReadDeadline(time.Time{})
+		go func() { _, _ = io.Copy(io.Discard, c.Conn) }()
+		return nil
+	}
+	return c.Conn.Close()
+}
+
+// do sends a command, and waits for its reply.
+func (f fake) do(words ...string) {
+	conn, err := f.Dial()
+	if err != nil {
+		panic(err)
+	}
+	defer func() { _ = conn.Close() }()
+	_, _ = conn.Write(appendCommand(nil, words...))
+	_, _ = conn.Read(make([]byte, 100))
+}
