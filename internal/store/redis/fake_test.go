@@ -81,10 +81,12 @@ type link struct {
 	dialServer dialFunc
 	// at says what happens to a write. It may do something before that.
 	at    atomic.Pointer[func(sent string) fault]
-	down  atomic.Bool // connections are refused
-	tls   bool        // nothing shows that an idle connection was closed
-	delay atomic.Int64
+	down  atomic.Bool  // connections are refused
+	tls   bool         // nothing shows that an idle connection was closed
+	delay atomic.Int64 // of each read, in ns
 	dials atomic.Int64
+	// dialed is called after a dial; nil for nothing.
+	dialed func()
 	// cutting closes connections within replies; nil for none.
 	cutting atomic.Pointer[cutting]
 
@@ -154,6 +156,9 @@ func (l *link) cut() {
 
 func (l *link) dial(ctx context.Context, network, address string) (net.Conn, error) {
 	l.dials.Add(1)
+	if l.dialed != nil {
+		defer l.dialed()
+	}
 	if l.down.Load() {
 		return nil, &net.OpError{Op: "dial", Net: network, Err: syscall.ECONNREFUSED}
 	}

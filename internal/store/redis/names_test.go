@@ -110,35 +110,6 @@ func sameKeys(a, b []idempotency.Key) bool {
 	return len(a) == len(b) && !slices.ContainsFunc(a, func(key idempotency.Key) bool { return !slices.Contains(b, key) })
 }
 
-// The SCAN pattern matches records only, among everything that a store writes.
-func TestListTransfersRecordsOnly(t *testing.T) {
-	server, s := start(t)
-	for name, settlement := range map[string]idempotency.Settlement{"large": kept(large), "released": released()} {
-		c := claimOf(name, "token")
-		mustSettle(t, s, c, mustClaim(t, s, c, idempotency.Proceed).Record, settlement)
-	}
-	server.Do("SET", s.names.unsettled(keyOf("large"), "token", new(idempotency.Response)), "")
-	server.Do("SET", DefaultPrefix+"another's", "")
-	server.Do("SET", DefaultPrefix+"{another's}", "")
-	if n := server.Do("DBSIZE"); n != int64(7) {
-		t.Fatalf("%v keys, want 7", n)
-	}
-	reply := server.Do("SCAN", "0", "MATCH", s.names.records(), "COUNT", "1000").([]any)
-	var got []string
-	for _, name := range reply[1].([]any) {
-		got = append(got, name.(string))
-	}
-	want := []string{DefaultPrefix + "{another's}", named.record(keyOf("large")), named.record(keyOf("released"))}
-	slices.Sort(got)
-	slices.Sort(want)
-	if !slices.Equal(got, want) {
-		t.Errorf("the pattern %s lets through %q, want %q", s.names.records(), got, want)
-	}
-	if keys := listAll(t, s); !sameKeys(keys, []idempotency.Key{keyOf("large"), keyOf("released")}) {
-		t.Errorf("listed %v, want the two records", keys)
-	}
-}
-
 func TestPrefixes(t *testing.T) {
 	for _, prefix := range []string{"dedup:", "a", "~&+:/-^\"'", "ü", strings.Repeat("a", 100)} {
 		wantErr(t, (Options{Addresses: []string{"a:1"}, Prefix: prefix}).Check(), nil, prefix)
