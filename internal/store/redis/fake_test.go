@@ -194,9 +194,9 @@ func (l *link) cutAfter(bytes, times int64) *cutting {
 type linkConn struct {
 	net.Conn
 	link *link
-	// lost reports whether its next reply is lost, held whether the server still has to get something, and closed
-	// whether the server has closed it.
-	lost, held, closed atomic.Bool
+	// lost reports whether its next reply is lost, held whether the server still has to get something, gone whether the
+	// store has closed it meanwhile, and closed whether the server has closed it.
+	lost, held, gone, closed atomic.Bool
 }
 
 func (c *linkConn) Write(b []byte) (int, error) {
@@ -204,7 +204,9 @@ func (c *linkConn) Write(b []byte) (int, error) {
 		return 0, &net.OpError{Op: "write", Net: "tcp", Err: syscall.EPIPE}
 	}
 	what := noFault
-	if at := c.link.at.Load(); at != nil {
+	if c.held.Load() {
+		what = hang // as what was written before
+	} else if at := c.link.at.Load(); at != nil {
 		what = (*at)(string(b))
 	}
 	switch what {
@@ -215,7 +217,7 @@ func (c *linkConn) Write(b []byte) (int, error) {
 		c.held.Store(true)
 		c.link.mu.Lock()
 		defer c.link.mu.Unlock()
-		c.link.held = append(c.link.held, func() { _, _ = c.Conn.Write(sent) })
+		c.link.held = append(c.link.held, func() { c.deliver(sent) })
 		return len(b), nil
 	}
 	return c.Conn.Write(b)
@@ -263,11 +265,20 @@ func (openConn) Read(func(fd uintptr) bool) error { return nil }
 // Close leaves the connection to a server that hangs open: it reads what was sent when it resumes.
 func (c *linkConn) Close() error {
 	if c.held.Load() {
-		_ = c.SetReadDeadline(time.Time{})
-		go func() { _, _ = io.Copy(io.Discard, c.Conn) }()
-		return nil
+		c.gone.Store(true)
+		return c.Conn.SetReadDeadline(time.Now())
 	}
 	return c.Conn.Close()
+}
+
+// deliver sends what the server gets late.
+func (c *linkConn) deliver(sent []byte) {
+	if c.gone.CompareAndSwap(true, false) { // the replies are not read
+		_ = c.Conn.SetReadDeadline(time.Time{})
+		go func() { _, _ = io.Copy(io.Discard, c.Conn) }()
+	}
+	c.held.Store(false)
+	_, _ = c.Conn.Write(sent)
 }
 
 // do sends a command, and waits for its reply.

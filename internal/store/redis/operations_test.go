@@ -39,10 +39,14 @@ func settledAs(settlement idempotency.Settlement) func(*testing.T, *Store, idemp
 	}
 }
 
-func claims(s *Store, c idempotency.Claim, _ *idempotency.Record) (*idempotency.Record, error) {
+func claims(s *Store, c idempotency.Claim, found *idempotency.Record) (*idempotency.Record, error) {
 	claimed, err := s.Claim(ctx, c)
-	if err == nil && claimed.Verdict != idempotency.Proceed {
+	switch {
+	case err != nil:
+	case claimed.Verdict != idempotency.Proceed:
 		err = fmt.Errorf("verdict %v", claimed.Verdict)
+	case (claimed.Previous == nil) != (found == nil) || found != nil && claimed.Previous.Token != found.Token:
+		err = fmt.Errorf("it says that it replaces %+v", claimed.Previous)
 	}
 	return claimed.Record, err
 }
