@@ -157,28 +157,6 @@ func TestDemotedMaster(t *testing.T) {
 	}
 }
 
-// If a server closes a connection with a reason, the error has the reason or a hint, and no claim is in
-// doubt, because no command was sent.
-func TestServerThatRefusesConnections(t *testing.T) {
-	t.Parallel()
-	for name, greeting := range map[string]string{
-		"too many clients": "-ERR max number of clients reached\r\n",
-		"protected mode":   "-DENIED Redis is running in protected mode because protected mode is enabled. " + strings.Repeat("What to do. ", 60) + "\r\n",
-	} {
-		for _, password := range []string{"", "secret"} {
-			s := closeAtEnd(t, openWith(t, Options{Addresses: []string{hangsUp(t, greeting)}, Password: password, Timeout: busyTimeout}))
-			claimed, err := s.Claim(ctx, claimOf("a", "token"))
-			hint := err != nil && strings.Contains(err.Error(), "be in protected mode, or have reached maxclients")
-			if !hint && (err == nil || !strings.Contains(err.Error(), strings.TrimSpace(greeting[1:]))) {
-				t.Errorf("%s, password %q: %v", name, password, err)
-			}
-			if claimed.Record != nil {
-				t.Errorf("%s, password %q: a claim that was not sent is in doubt", name, password)
-			}
-		}
-	}
-}
-
 // If only the server or only the store uses TLS, the error says so.
 func TestTLSOnOneSideOnly(t *testing.T) {
 	t.Parallel()

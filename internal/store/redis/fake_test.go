@@ -3,6 +3,7 @@ package redis
 import (
 	"bytes"
 	"context"
+	"errors"
 	"io"
 	"net"
 	"slices"
@@ -52,18 +53,26 @@ func (f fake) open(t *testing.T, o Options) (*Store, *link) {
 	return s, l
 }
 
-// answer has the server answer a command with something else, a reply as it is sent, until the returned function is
-// called. An empty reply hangs up.
-func (f fake) answer(reply string, commands ...string) (stop func()) {
+// on has the server ask a function about each command: what to answer instead, and whether to hang up then.
+func (f fake) on(ask func(command string) (reply string, answers, hangsUp bool)) {
 	f.Server().SetPreHook(func(peer *miniserver.Peer, command string, _ ...string) bool {
-		if !slices.Contains(commands, strings.ToLower(command)) {
+		reply, answers, hangsUp := ask(strings.ToLower(command))
+		if !answers {
 			return false
 		}
-		if peer.WriteRaw(reply); reply == "" {
+		peer.WriteRaw(reply)
+		if hangsUp {
+			peer.Flush()
 			peer.Close()
 		}
 		return true
 	})
+}
+
+// answer has the server answer commands with something else, a reply as it is sent, until the returned function is
+// called.
+func (f fake) answer(reply string, commands ...string) (stop func()) {
+	f.on(func(command string) (string, bool, bool) { return reply, slices.Contains(commands, command), false })
 	return func() { f.Server().SetPreHook(nil) }
 }
 
@@ -232,7 +241,7 @@ func (c *linkConn) Read(b []byte) (int, error) {
 	}
 	n, err := c.Conn.Read(b) // so the server has executed the command whose reply is lost
 	time.Sleep(time.Duration(c.link.delay.Load()))
-	if err != nil && c.closed.Load() {
+	if err != nil && (c.closed.Load() || errors.Is(err, io.ErrClosedPipe)) {
 		err = io.EOF
 	}
 	if err != nil {
@@ -249,6 +258,14 @@ func (c *linkConn) Read(b []byte) (int, error) {
 	}
 	return n, nil
 }
+
+// SetDeadline, SetReadDeadline and SetWriteDeadline fail only for a pipe that the other end has closed, which a socket
+// does not notice by them.
+func (c *linkConn) SetDeadline(t time.Time) error      { return ignore(c.Conn.SetDeadline(t)) }
+func (c *linkConn) SetReadDeadline(t time.Time) error  { return ignore(c.Conn.SetReadDeadline(t)) }
+func (c *linkConn) SetWriteDeadline(t time.Time) error { return ignore(c.Conn.SetWriteDeadline(t)) }
+
+func ignore(error) error { return nil }
 
 // SyscallConn implements [syscall.Conn]. By it, go-redis sees that an idle connection was closed.
 func (c *linkConn) SyscallConn() (syscall.RawConn, error) {
