@@ -2,6 +2,7 @@ package redis
 
 import (
 	"context"
+	"crypto/tls"
 	"encoding/binary"
 	"errors"
 	"net"
@@ -13,64 +14,36 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/alicebob/miniredis/v2"
-
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 	"github.com/caddy-dedup/caddy-dedup/internal/redistest"
 	"github.com/caddy-dedup/caddy-dedup/internal/store/storetest"
 )
 
-// TestDistantRedis has dials that take longer than an operation may: the name server or the network is
-// slow, with TLS or behind a proxy. Callers time out with an error that says what they waited for, and
-// the connection serves later callers.
-func TestDistantRedis(t *testing.T) {
+// A dial takes longer than an operation may: the name server or the server does not answer. The error says what the
+// caller waited for. TestSlowLink has what becomes of the connection.
+func TestWhatADialWaitsFor(t *testing.T) {
 	t.Parallel()
-	certificates := redistest.NewCertificates(t)
-	overTLS, inTheClear := redistest.StartTLS(t, certificates), redistest.Start(t)
-	cluster := redistest.StartCluster(t, 1, 0)
-	sentinels := redistest.StartSentinels(t, inTheClear, 0, 1)
-	username, password := allowed(overTLS)
-	const delay = 9 * DefaultTimeout / 5 // per connection: at least one caller gives up meanwhile
-	for name, test := range map[string]struct {
-		backend string
-		options Options
-		slowDNS bool
-		waits   string
-	}{
-		"a slow name server":   {inTheClear.Addr, Options{}, true, "its name is not resolved"},
-		"a slow first command": {inTheClear.Addr, Options{}, false, "does not answer the first command"},
-		"a slow handshake": {
-			overTLS.Addr, Options{TLS: always(knownTo(t, certificates)), Username: username, Password: password},
-			false, "the TLS handshake is not answered",
-		},
-		"a cluster":   {cluster.Masters[0].Addr, Options{Cluster: true}, false, "does not answer the first command"},
-		"by sentinel": {sentinels[0].Addr, Options{Sentinel: redistest.MasterName}, false, "does not answer the first command"},
+	silent := listen(t).Addr().String()
+	nameServer, err := net.ListenPacket("udp", "127.0.0.1:0")
+	must(t, err)
+	defer func() { _ = nameServer.Close() }()
+	for want, all := range map[string][]Options{
+		"its name is not resolved":          {{Addresses: []string{"redis.test:6379"}}},
+		"does not answer the first command": {{}, {Cluster: true}, {Sentinel: redistest.MasterName}},
+		"the TLS handshake is not answered": {{TLS: always(new(tls.Config))}},
 	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			p := startProxy(t, listen(t), test.backend)
-			o := test.options
-			o.Addresses = []string{p.addr}
-			if test.slowDNS {
-				_, port, _ := net.SplitHostPort(p.addr)
-				o.Addresses = []string{net.JoinHostPort("redis.test", port)}
+		for _, o := range all {
+			if o.Addresses == nil {
+				o.Addresses = []string{silent}
 			}
 			s := closeAtEnd(t, openWith(t, o))
-			if test.slowDNS {
-				s.dialer.resolver = resolver(t, delay, "127.0.0.1")
-			} else {
-				p.slowStart.Store(int64(2 * delay))
+			s.dialer.resolver = &net.Resolver{PreferGo: true, Dial: func(context.Context, string, string) (net.Conn, error) {
+				return net.Dial("udp", nameServer.LocalAddr().String())
+			}}
+			if _, err := s.Claim(ctx, claimOf("a", "token")); err == nil || !strings.Contains(err.Error(), want) {
+				t.Errorf("%v: %v; want %q", o, err, want)
 			}
-			reported := false
-			eventually(t, "a claim of a later caller", func() bool {
-				_, err := s.Claim(ctx, claimOf("a", "token"))
-				reported = reported || err != nil && strings.Contains(err.Error(), test.waits)
-				return err == nil
-			})
-			if !reported {
-				t.Errorf("no error says %q", test.waits)
-			}
-		})
+		}
 	}
 }
 
@@ -96,19 +69,12 @@ func TestSlowLink(t *testing.T) {
 		"look up": func(s *Store) error { return s.Ready(ctx) },
 	} {
 		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				server := miniredis.NewMiniRedis()
-				server.ClockTTL(true)
-				defer server.Close()
-				t.Cleanup(func() { time.Sleep(time.Second) }) // for what is under way when the store is closed
-				const oneWay = 120 * time.Millisecond
-				var dials atomic.Int64
-				s := closeAtEnd(t, openWith(t, Options{Addresses: []string{"pipe:1"}, dial: func(context.Context, string, string) (net.Conn, error) {
-					dials.Add(1)
-					time.Sleep(2 * oneWay) // SYN and its reply
-					conn, err := server.Dial()
-					return delayed(conn, oneWay), err
-				}}))
+			inBubble(t, func(t *testing.T, server fake) {
+				const roundTrip = 240 * time.Millisecond
+				l := &link{dialServer: dialMini(server.Miniredis), dialed: func() { time.Sleep(roundTrip) }} // SYN and its reply
+				t.Cleanup(l.cut)
+				l.delay.Store(int64(roundTrip))
+				s := closeAtEnd(t, openWith(t, Options{Addresses: []string{"pipe:1"}, dial: l.dial}))
 				// The dial, its first reply and the time take three round trips. Two callers give up
 				// meanwhile, the second one perhaps.
 				err := use(s)
@@ -122,45 +88,12 @@ func TestSlowLink(t *testing.T) {
 					err = use(s)
 				}
 				wantErr(t, use(s), nil)
-				if n := dials.Load(); n > maxFlushes {
+				if n := l.dials.Load(); n > maxFlushes {
 					t.Errorf("%d dials; one for each flush is enough", n)
 				}
 			})
 		})
 	}
-}
-
-// delayed returns the client's end of a connection over which data takes some time in each direction.
-func delayed(server net.Conn, oneWay time.Duration) net.Conn {
-	type packet struct {
-		arrives time.Time
-		data    []byte
-	}
-	client, far := net.Pipe()
-	carry := func(to, from net.Conn) {
-		packets := make(chan packet, 1<<10)
-		go func() {
-			defer close(packets)
-			for {
-				buffer := make([]byte, 64<<10)
-				n, err := from.Read(buffer)
-				packets <- packet{time.Now().Add(oneWay), buffer[:n]}
-				if err != nil {
-					return
-				}
-			}
-		}()
-		go func() {
-			for p := range packets {
-				time.Sleep(time.Until(p.arrives))
-				_, _ = to.Write(p.data) // fails if the other end is closed
-			}
-			_ = to.Close()
-		}()
-	}
-	carry(server, far)
-	carry(far, server)
-	return client
 }
 
 // If only the last address of a name answers, a dial reaches it within one operation.
@@ -172,7 +105,7 @@ func TestNameWithSilentAddresses(t *testing.T) {
 		t.Run(strings.Join(silent, " "), func(t *testing.T) {
 			t.Parallel()
 			s := closeAtEnd(t, openWith(t, Options{Addresses: []string{net.JoinHostPort("redis.test", port)}, Timeout: busyTimeout}))
-			s.dialer.resolver = resolver(t, 0, append(slices.Clone(silent), "127.0.0.1")...)
+			s.dialer.resolver = resolver(t, append(slices.Clone(silent), "127.0.0.1")...)
 			s.dialer.control = func(ctx context.Context, _, address string, _ syscall.RawConn) error {
 				if host, _, _ := net.SplitHostPort(address); slices.Contains(silent, host) {
 					<-ctx.Done()
@@ -213,8 +146,8 @@ func TestDialEndsWithTheStore(t *testing.T) {
 	})
 }
 
-// resolver returns a slow resolver, which resolves each name to the same addresses.
-func resolver(t *testing.T, delay time.Duration, addresses ...string) *net.Resolver {
+// resolver returns one that resolves each name to the same addresses.
+func resolver(t *testing.T, addresses ...string) *net.Resolver {
 	t.Helper()
 	server, err := net.ListenPacket("udp", "127.0.0.1:0")
 	must(t, err)
@@ -226,7 +159,6 @@ func resolver(t *testing.T, delay time.Duration, addresses ...string) *net.Resol
 			if err != nil {
 				return
 			}
-			time.Sleep(delay)
 			_, _ = server.WriteTo(answerDNS(query[:n], addresses), from)
 		}
 	}()

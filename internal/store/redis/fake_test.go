@@ -6,6 +6,7 @@ import (
 	"errors"
 	"io"
 	"net"
+	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -17,6 +18,8 @@ import (
 
 	"github.com/alicebob/miniredis/v2"
 	miniserver "github.com/alicebob/miniredis/v2/server"
+
+	"github.com/caddy-dedup/caddy-dedup/internal/redistest"
 )
 
 // fake is a server in this process. In a bubble of synctest, it and its stores have one clock, which moves when
@@ -92,7 +95,7 @@ type link struct {
 	at    atomic.Pointer[func(sent string) fault]
 	down  atomic.Bool  // connections are refused
 	tls   bool         // nothing shows that an idle connection was closed
-	delay atomic.Int64 // of each read, in ns
+	delay atomic.Int64 // of each reply, in ns
 	dials atomic.Int64
 	// dialed is called after a dial; nil for nothing.
 	dialed func()
@@ -102,6 +105,21 @@ type link struct {
 	mu    sync.Mutex
 	conns []*linkConn
 	held  []func() // what the server gets when it resumes
+}
+
+// linkTo returns a link to a server of its own process.
+func linkTo(t testing.TB, server *redistest.Server) *link {
+	l := new(link)
+	l.leadTo(server)
+	t.Cleanup(l.cut)
+	return l
+}
+
+// leadTo makes new connections lead to another server, as a virtual address or a name may do. Existing ones stay.
+func (l *link) leadTo(server *redistest.Server) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.dialServer = func(ctx context.Context, _, _ string) (net.Conn, error) { return dialTCP(ctx, "tcp", server.Addr) }
 }
 
 // set sets what happens to each write; nil is nothing.
@@ -117,15 +135,14 @@ func (l *link) setFor(command string, n int, at func() fault) { l.setAfter(0, co
 
 // setAfter is setFor, without the first writes.
 func (l *link) setAfter(skipped int, command string, n int, at func() fault) {
+	var seen atomic.Int64
 	l.set(func(sent string) fault {
-		switch {
-		case n == 0 || !strings.Contains(sent, "\r\n"+command+"\r\n"):
-			return noFault
-		case skipped > 0:
-			skipped--
+		if !strings.Contains(sent, "\r\n"+command+"\r\n") {
 			return noFault
 		}
-		n--
+		if i := int(seen.Add(1)) - skipped; i < 1 || n >= 0 && i > n {
+			return noFault
+		}
 		return at()
 	})
 }
@@ -171,7 +188,10 @@ func (l *link) dial(ctx context.Context, network, address string) (net.Conn, err
 	if l.down.Load() {
 		return nil, &net.OpError{Op: "dial", Net: network, Err: syscall.ECONNREFUSED}
 	}
-	conn, err := l.dialServer(ctx, network, address)
+	l.mu.Lock()
+	dial := l.dialServer
+	l.mu.Unlock()
+	conn, err := dial(ctx, network, address)
 	if err != nil {
 		return nil, err
 	}
@@ -206,9 +226,12 @@ type linkConn struct {
 	// lost reports whether its next reply is lost, held whether the server still has to get something, gone whether the
 	// store has closed it meanwhile, and closed whether the server has closed it.
 	lost, held, gone, closed atomic.Bool
+	// wrote is the time of the last write, and readBy the deadline of reads, in ns; 0 for none.
+	wrote, readBy atomic.Int64
 }
 
 func (c *linkConn) Write(b []byte) (int, error) {
+	c.wrote.Store(time.Now().UnixNano())
 	if c.closed.Load() {
 		return 0, &net.OpError{Op: "write", Net: "tcp", Err: syscall.EPIPE}
 	}
@@ -240,7 +263,11 @@ func (c *linkConn) Read(b []byte) (int, error) {
 		cut = nil
 	}
 	n, err := c.Conn.Read(b) // so the server has executed the command whose reply is lost
-	time.Sleep(time.Duration(c.link.delay.Load()))
+	arrives, deadline := c.wrote.Load()+c.link.delay.Load(), c.readBy.Load()
+	if deadline > 0 && arrives > deadline {
+		n, err, arrives = 0, os.ErrDeadlineExceeded, deadline
+	}
+	time.Sleep(time.Until(time.Unix(0, arrives)))
 	if err != nil && (c.closed.Load() || errors.Is(err, io.ErrClosedPipe)) {
 		err = io.EOF
 	}
@@ -261,15 +288,24 @@ func (c *linkConn) Read(b []byte) (int, error) {
 
 // SetDeadline, SetReadDeadline and SetWriteDeadline fail only for a pipe that the other end has closed, which a socket
 // does not notice by them.
-func (c *linkConn) SetDeadline(t time.Time) error      { return ignore(c.Conn.SetDeadline(t)) }
-func (c *linkConn) SetReadDeadline(t time.Time) error  { return ignore(c.Conn.SetReadDeadline(t)) }
-func (c *linkConn) SetWriteDeadline(t time.Time) error { return ignore(c.Conn.SetWriteDeadline(t)) }
+func (c *linkConn) SetDeadline(t time.Time) error {
+	return errors.Join(c.SetReadDeadline(t), c.SetWriteDeadline(t))
+}
 
-func ignore(error) error { return nil }
+func (c *linkConn) SetReadDeadline(t time.Time) error {
+	c.readBy.Store(max(0, t.UnixNano()))
+	_ = c.Conn.SetReadDeadline(t)
+	return nil
+}
+
+func (c *linkConn) SetWriteDeadline(t time.Time) error {
+	_ = c.Conn.SetWriteDeadline(t)
+	return nil
+}
 
 // SyscallConn implements [syscall.Conn]. By it, go-redis sees that an idle connection was closed.
 func (c *linkConn) SyscallConn() (syscall.RawConn, error) {
-	if c.closed.Load() {
+	if c.closed.Load() || c.gone.Load() {
 		return nil, io.EOF
 	}
 	return openConn{}, nil
@@ -281,8 +317,8 @@ func (openConn) Read(func(fd uintptr) bool) error { return nil }
 
 // Close leaves the connection to a server that hangs open: it reads what was sent when it resumes.
 func (c *linkConn) Close() error {
+	c.gone.Store(true)
 	if c.held.Load() {
-		c.gone.Store(true)
 		return c.Conn.SetReadDeadline(time.Now())
 	}
 	return c.Conn.Close()

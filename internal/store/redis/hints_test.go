@@ -228,7 +228,7 @@ func TestNewestCredentials(t *testing.T) {
 func TestTune(t *testing.T) {
 	inBubble(t, func(t *testing.T, server fake) {
 		s, l := server.open(t, Options{Timeout: time.Second})
-		l.delay.Store(int64(time.Second / 2))
+		l.delay.Store(int64(3 * time.Second / 2))
 		for i, step := range []struct {
 			timeout time.Duration
 			fails   bool

@@ -3,6 +3,7 @@ package redis
 import (
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
@@ -147,16 +148,8 @@ var operations = map[string]operation{
 			return nil, readsBody(s, c.Key, found.Token, large)
 		},
 	},
-	"list": {
-		command: "scan", finds: claimed, reads: true,
-		do: func(s *Store, _ idempotency.Claim, _ *idempotency.Record) (*idempotency.Record, error) {
-			page, _, err := s.List(ctx, "", 10)
-			if err == nil && len(page) != 1 {
-				err = fmt.Errorf("%d records", len(page))
-			}
-			return nil, err
-		},
-	},
+	"list":               {command: "scan", finds: claimed, reads: true, do: lists},
+	"list a long record": {command: lookupScript.hash, finds: longRecord, reads: true, do: lists},
 }
 
 func (o operation) byOperator() bool {
@@ -170,6 +163,20 @@ func (o operation) hasDeadline() bool {
 
 // isClaim reports whether it is unknown after an error whether a run has to be withdrawn.
 func (o operation) isClaim() bool { return o.command == claimScript.hash || o.command == "set" }
+
+// longRecord claims a key whose record is longer than what a list reads of a value at first.
+func longRecord(t *testing.T, s *Store, c idempotency.Claim) *idempotency.Record {
+	c.DeliveryID = strings.Repeat("x", 2*valueStart)
+	return mustClaim(t, s, c, idempotency.Proceed).Record
+}
+
+func lists(s *Store, _ idempotency.Claim, _ *idempotency.Record) (*idempotency.Record, error) {
+	page, _, err := s.List(ctx, "", 10)
+	if err == nil && len(page) != 1 {
+		err = fmt.Errorf("%d records", len(page))
+	}
+	return nil, err
+}
 
 func findIn(s *Store, key idempotency.Key) (*idempotency.Record, error) {
 	record, _, err := s.Lookup(ctx, key)

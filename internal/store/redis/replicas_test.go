@@ -2,7 +2,6 @@ package redis
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net"
 	"strings"
@@ -252,39 +251,5 @@ func TestWaitReplicasUnknown(t *testing.T) {
 	settleMany(t, s, small, claimMany(t, s, "unknown ", 5))
 	if waits := s.waitingFlushes(); waits == 0 || s.Unreplicated() != 0 {
 		t.Errorf("%d flushes waited, and %d responses did not wait", waits, s.Unreplicated())
-	}
-}
-
-// If the address is that of a replica, read-only or not, the store logs that at once, and refuses
-// claims.
-func TestReadOnlyReplica(t *testing.T) {
-	t.Parallel()
-	for readOnly, args := range map[bool][]string{true: nil, false: {"--replica-read-only", "no"}} {
-		master := redistest.Start(t)
-		replica := redistest.StartReplica(t, master, args...)
-		core, logs := observer.New(zap.ErrorLevel)
-		s := closeAtEnd(t, openWith(t, Options{Addresses: []string{replica.Addr}, Timeout: busyTimeout, Logger: zap.New(core)}))
-		if _, _, err := s.Lookup(ctx, keyOf("a")); !errors.Is(err, errReplica) {
-			t.Errorf("read only %v: lookup: %v; want %v", readOnly, err, errReplica)
-		}
-		logged := func() int {
-			return logs.FilterMessageSnippet("is a replica").FilterField(zap.String("address", replica.Addr)).Len()
-		}
-		if logged() != 1 {
-			t.Errorf("read only %v: after the first contact the log has %+v", readOnly, logs.All())
-		}
-		for range 3 {
-			claimed, err := s.Claim(ctx, claimOf("a", "token"))
-			if err == nil || !strings.Contains(err.Error(), replica.Addr) || !strings.Contains(err.Error(), "the server is a replica; set the address of the master") || claimed.Record != nil {
-				t.Errorf("read only %v: claimed %+v, %v", readOnly, claimed.Record, err)
-			}
-		}
-		replica.Do("REPLICAOF", "NO", "ONE")
-		c := claimOf("a", "token")
-		mustSettle(t, s, c, mustClaim(t, s, c, idempotency.Proceed).Record, kept(large))
-		mustClaim(t, s, claimOf("a", "again"), idempotency.ReplayKept)
-		if logged() != 1 {
-			t.Errorf("read only %v: it is said %d times", readOnly, logged())
-		}
 	}
 }

@@ -21,8 +21,9 @@ const (
 // try makes an attempt. If it gets no reply and the context has not ended, try makes a second attempt
 // over another connection, so it must be safe to execute the command twice.
 //
-// A server that restarts closes the idle connections in the pool, and with TLS go-redis does not
-// notice. Then the attempts go on until all of these connections are used up.
+// A server that restarts closes the idle connections in the pool, as the store does with those to a
+// former master, and with TLS go-redis does not notice. Then the attempts go on until all of these
+// connections are used up.
 //
 // While a slot moves from one node to another, a node executes a script only if it has all of the
 // script's keys. If neither node has all, the attempts go on until the slot has moved.
@@ -53,7 +54,8 @@ func mayRetry(err error, n int) bool {
 	}
 	isDial := errors.As(err, new(*dialError))
 	demoted := !isDial && (errors.Is(err, errReplica) || hasCode(err, "READONLY"))
-	return n == 0 && (demoted || connectionFailed(err)) || n < poolSize && !isDial && isClosed(err)
+	closed := isClosed(err) || errors.Is(err, net.ErrClosed) // by the server, or by closeAll
+	return n == 0 && (demoted || connectionFailed(err)) || n < poolSize && !isDial && closed
 }
 
 // connectionFailed reports whether there was no reply because the connection failed. A reply that
