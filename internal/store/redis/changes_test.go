@@ -207,16 +207,6 @@ func TestRecordThatChangesManyTimes(t *testing.T) {
 	}
 }
 
-// If the first attempt did not reach the server, it has not removed the record, so a missing record is gone.
-func TestForgetAfterARefusedConnection(t *testing.T) {
-	inBubble(t, func(t *testing.T, server fake) {
-		s, l := server.open(t, Options{})
-		l.refuse()
-		l.dialed = func() { l.down.Store(false) }
-		wantErr(t, s.Forget(ctx, keyOf("a"), noPrecondition), idempotency.ErrGone)
-	})
-}
-
 // Neither the lease nor the response of a record that cannot be read keeps an operator from forgetting it. A value
 // that caddy-dedup has not written is forgotten only as unreadable.
 func TestForgetUnreadable(t *testing.T) {

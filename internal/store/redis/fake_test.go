@@ -56,10 +56,11 @@ func (f fake) open(t *testing.T, o Options) (*Store, *link) {
 	return s, l
 }
 
-// on has the server ask a function about each command: what to answer instead, and whether to hang up then.
-func (f fake) on(ask func(command string) (reply string, answers, hangsUp bool)) {
-	f.Server().SetPreHook(func(peer *miniserver.Peer, command string, _ ...string) bool {
-		reply, answers, hangsUp := ask(strings.ToLower(command))
+// on has the server ask a function about each command and its arguments: what to answer instead, and whether to hang
+// up then.
+func (f fake) on(ask func(command string, args ...string) (reply string, answers, hangsUp bool)) {
+	f.Server().SetPreHook(func(peer *miniserver.Peer, command string, args ...string) bool {
+		reply, answers, hangsUp := ask(strings.ToLower(command), args...)
 		if !answers {
 			return false
 		}
@@ -75,7 +76,9 @@ func (f fake) on(ask func(command string) (reply string, answers, hangsUp bool))
 // answer has the server answer commands with something else, a reply as it is sent, until the returned function is
 // called.
 func (f fake) answer(reply string, commands ...string) (stop func()) {
-	f.on(func(command string) (string, bool, bool) { return reply, slices.Contains(commands, command), false })
+	f.on(func(command string, _ ...string) (string, bool, bool) {
+		return reply, slices.Contains(commands, command), false
+	})
 	return func() { f.Server().SetPreHook(nil) }
 }
 
@@ -86,6 +89,7 @@ const (
 	noFault   fault = iota
 	loseReply       // the server executes it, and the connection is closed before its reply
 	hang            // the server gets it when it resumes
+	discard         // the server never gets it
 )
 
 // link is the network between a store and its server.
@@ -180,6 +184,15 @@ func (l *link) cut() {
 	l.conns = nil
 }
 
+// vanish makes all connections silent, without closing them.
+func (l *link) vanish() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, c := range l.conns {
+		c.held.Store(true)
+	}
+}
+
 func (l *link) dial(ctx context.Context, network, address string) (net.Conn, error) {
 	l.dials.Add(1)
 	if l.dialed != nil {
@@ -236,14 +249,17 @@ func (c *linkConn) Write(b []byte) (int, error) {
 		return 0, &net.OpError{Op: "write", Net: "tcp", Err: syscall.EPIPE}
 	}
 	what := noFault
-	if c.held.Load() {
-		what = hang // as what was written before
-	} else if at := c.link.at.Load(); at != nil {
+	if at := c.link.at.Load(); at != nil {
 		what = (*at)(string(b))
+	}
+	if what == noFault && c.held.Load() {
+		what = hang // as what was written before
 	}
 	switch what {
 	case loseReply:
 		c.lost.Store(true)
+	case discard:
+		return len(b), nil
 	case hang:
 		sent := bytes.Clone(b)
 		c.held.Store(true)

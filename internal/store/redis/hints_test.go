@@ -109,7 +109,7 @@ func TestServersThatCannotBeUsed(t *testing.T) {
 				test.o.Addresses, test.o.dial = []string{"pipe:1"}, l.dial
 				s := closeAtEnd(t, openWith(t, test.o))
 				sets := 0
-				server.on(func(command string) (reply string, answers, hangsUp bool) {
+				server.on(func(command string, _ ...string) (reply string, answers, hangsUp bool) {
 					if command == "set" || command == "evalsha" || command == "get" {
 						sets++
 					}
@@ -244,7 +244,7 @@ func TestTune(t *testing.T) {
 			}
 		}
 		l.delay.Store(0)
-		server.on(func(command string) (reply string, answers, hangsUp bool) {
+		server.on(func(command string, _ ...string) (reply string, answers, hangsUp bool) {
 			return ":1\r\n", command == "wait", false
 		})
 		for i, replicas := range []int{0, 1, 0} {

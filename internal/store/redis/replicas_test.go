@@ -1,12 +1,12 @@
 package redis
 
 import (
-	"context"
 	"fmt"
-	"net"
-	"strings"
+	"strconv"
 	"sync"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	goredis "github.com/redis/go-redis/v9"
@@ -29,10 +29,8 @@ func claimMany(t *testing.T, s *Store, prefix string, n int) map[string]*idempot
 	return records
 }
 
-// settleMany keeps a response of this size for each key, concurrently, and returns how long the slowest
-// settlement took.
-func settleMany(t *testing.T, s *Store, size int, records map[string]*idempotency.Record) (slowest time.Duration) {
-	start := time.Now()
+// settleMany keeps a response of this size for each key, concurrently.
+func settleMany(t *testing.T, s *Store, size int, records map[string]*idempotency.Record) {
 	var settling sync.WaitGroup
 	for name, record := range records {
 		settling.Go(func() {
@@ -40,7 +38,6 @@ func settleMany(t *testing.T, s *Store, size int, records map[string]*idempotenc
 		})
 	}
 	settling.Wait()
-	return time.Since(start)
 }
 
 // The replica has each kept response when Settle returns.
@@ -89,167 +86,127 @@ func (s *Store) waitingFlushes() int64 {
 	return p.flushCount
 }
 
+// replicas has the fake server report replicas, and wait for them with a function of what WAIT asks for.
+func (f fake) replicas(connected *atomic.Int64, wait func(timeout time.Duration) (acknowledged int)) {
+	f.on(func(command string, args ...string) (string, bool, bool) {
+		switch {
+		case command == "info":
+			fields := []string{"role:master", "run_id:1"}
+			for i := range connected.Load() {
+				fields = append(fields, fmt.Sprintf("slave%d:ip=127.0.0.1,port=1,state=online,offset=1,lag=0", i))
+			}
+			return info(fields...), true, false
+		case command == "wait" && args[0] != "0":
+			limit, _ := strconv.Atoi(args[1])
+			return fmt.Sprintf(":%d\r\n", wait(time.Duration(limit)*time.Millisecond)), true, false
+		}
+		return "", false, false
+	})
+}
+
 // While a replica hangs, and there are more settlements than connections, few flushes wait for the
-// replica, and claims go on.
+// replica, and claims go on. Each response is counted and logged.
 func TestWaitReplicasStalled(t *testing.T) {
-	t.Parallel()
-	for name, size := range map[string]int{"small": small, "large": large} {
+	for name, test := range map[string]struct {
+		size int
+		wait func(timeout time.Duration) int
+	}{
+		"small":                      {small, func(timeout time.Duration) int { time.Sleep(timeout); return 0 }},
+		"large":                      {large, func(timeout time.Duration) int { time.Sleep(timeout); return 0 }},
+		"the server does not answer": {small, func(time.Duration) int { time.Sleep(time.Minute); return 0 }},
+	} {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			stalled(t, size)
+			inBubble(t, func(t *testing.T, server fake) {
+				const settlements = 3 * poolSize
+				var connected atomic.Int64
+				connected.Store(1)
+				server.replicas(&connected, test.wait)
+				core, logs := observer.New(zap.WarnLevel)
+				s, _ := server.open(t, Options{WaitReplicas: 1, Timeout: 4 * time.Second, Logger: zap.New(core)})
+				records := claimMany(t, s, "stalled ", settlements)
+				start := time.Now()
+				done := make(chan struct{})
+				go func() { settleMany(t, s, test.size, records); close(done) }()
+				synctest.Wait()
+				claimMany(t, s, "meanwhile ", 20)
+				if took := time.Since(start); took > 0 {
+					t.Errorf("claims took %v meanwhile", took)
+				}
+				<-done
+				if took := time.Since(start); took == 0 || took > s.limits.timeout()+tickInterval {
+					t.Errorf("the settlements took %v; an operation's timeout is %v", took, s.limits.timeout())
+				}
+				if n := s.waitingFlushes(); n > poolSize {
+					t.Errorf("%d responses went out in %d flushes", settlements, n)
+				}
+				storetest.Equal(t, s.Unreplicated(), settlements, "responses are counted")
+				storetest.Equal(t, logs.FilterMessageSnippet("before it is known to be on the replicas").Len(), settlements, "responses are logged")
+				for name := range records {
+					mustClaim(t, s, claimOf(name, "again"), idempotency.ReplayKept)
+				}
+			})
 		})
 	}
-}
-
-func stalled(t *testing.T, size int) {
-	t.Helper()
-	master := redistest.Start(t)
-	replica := redistest.StartReplica(t, master)
-	core, logs := observer.New(zap.WarnLevel)
-	s := closeAtEnd(t, openWith(t, Options{
-		Addresses: []string{master.Addr}, WaitReplicas: 1, Timeout: 4 * time.Second, Logger: zap.New(core),
-	}))
-	const settlements = 3 * poolSize
-	settleMany(t, s, size, claimMany(t, s, "script ", 1)) // the server knows it from then on
-	replica.Pause()
-	records := claimMany(t, s, "stalled ", settlements)
-	took := make(chan time.Duration, 1)
-	go func() { took <- settleMany(t, s, size, records) }()
-	eventually(t, "replicas are waited for", func() bool { return master.Info("clients", "blocked_clients") != "0" })
-	claimMany(t, s, "meanwhile ", 20)
-	if took := <-took; took > s.limits.timeout()+timeoutSlack {
-		t.Errorf("it took %s; an operation's timeout is %s", took, s.limits.timeout())
-	}
-	if n := s.waitingFlushes(); n > poolSize {
-		t.Errorf("%d responses went out in %d flushes", settlements, n)
-	}
-	storetest.Equal(t, s.Unreplicated(), settlements, "responses are counted")
-	storetest.Equal(t, logs.FilterMessageSnippet("before it is known to be on the replicas").Len(), settlements, "responses are logged")
-	for name := range records {
-		mustClaim(t, s, claimOf(name, "again"), idempotency.ReplayKept)
-	}
-}
-
-// endlessWait makes the server wait for replicas without a timeout.
-type endlessWait struct{ net.Conn }
-
-func (c endlessWait) Write(b []byte) (int, error) {
-	const wait = "\r\nwait\r\n$1\r\n1\r\n"
-	sent := b
-	if before, _, found := strings.Cut(string(b), wait); found {
-		sent = []byte(before + wait + "$1\r\n0\r\n")
-	}
-	_, err := c.Conn.Write(sent)
-	return len(b), err
-}
-
-// A server keeps a response, but does not answer the WAIT in time. The response counts as kept and as
-// not replicated.
-func TestWaitReplicasWithoutReply(t *testing.T) {
-	t.Parallel()
-	master := redistest.Start(t)
-	replica := redistest.StartReplica(t, master)
-	s := closeAtEnd(t, openWith(t, Options{
-		Addresses: []string{master.Addr}, WaitReplicas: 1, Timeout: 2 * time.Second,
-		dial: func(ctx context.Context, network, address string) (net.Conn, error) {
-			c, err := new(net.Dialer).DialContext(ctx, network, address)
-			return endlessWait{c}, err
-		},
-	}))
-	c := claimOf("a", "token")
-	record := mustClaim(t, s, c, idempotency.Proceed).Record
-	replica.Pause()
-	mustSettle(t, s, c, record, kept(small))
-	storetest.Equal(t, s.Unreplicated(), 1, "responses are counted")
-	storetest.Equal(t, calls(t, master)["set"], 2, "SET, of the claim and of the settlement")
 }
 
 // While fewer replicas than wait_replicas are connected, settlements do not wait, and the store logs only
 // changes of the number.
 func TestWaitReplicasTooFew(t *testing.T) {
-	t.Parallel()
-	master := redistest.Start(t)
-	core, logs := observer.New(zap.InfoLevel)
-	s := closeAtEnd(t, openWith(t, Options{
-		Addresses: []string{master.Addr}, WaitReplicas: 2, Timeout: busyTimeout, Logger: zap.New(core),
-	}))
-	keeps := func(what string, waits bool, want ...string) {
-		t.Helper()
-		const settlements = 5
-		missed, waited := s.Unreplicated(), s.waitingFlushes()
-		for name, record := range claimMany(t, s, what, settlements) {
-			mustSettle(t, s, claimOf(name, "token"), record, kept(small))
+	inBubble(t, func(t *testing.T, server fake) {
+		var connected atomic.Int64
+		server.replicas(&connected, func(time.Duration) int { return int(connected.Load()) })
+		core, logs := observer.New(zap.InfoLevel)
+		s, _ := server.open(t, Options{WaitReplicas: 2, Logger: zap.New(core)})
+		for i, step := range []struct {
+			connected int64
+			waits     bool
+			want      string // in the log
+		}{{0, false, "[warn 0]"}, {0, false, "[]"}, {1, false, "[warn 1]"}, {2, true, "[info 2]"}, {2, true, "[]"}, {0, false, "[warn 0]"}} {
+			const settlements = 5
+			connected.Store(step.connected)
+			if i == 5 { // the first one waits in vain
+				s.countReplicas(ctx, s.client.(*goredis.Client))
+			}
+			missed, waited := s.Unreplicated(), s.waitingFlushes()
+			for name, record := range claimMany(t, s, fmt.Sprint("step ", i, " "), settlements) {
+				mustSettle(t, s, claimOf(name, "token"), record, kept(small))
+			}
+			missed, waited = s.Unreplicated()-missed, s.waitingFlushes()-waited
+			if step.waits && (missed != 0 || waited == 0) || !step.waits && (missed != settlements || waited != 0) {
+				t.Errorf("step %d: %d of %d responses did not wait, in %d flushes", i, missed, settlements, waited)
+			}
+			var got []string
+			for _, entry := range logs.TakeAll() {
+				got = append(got, fmt.Sprint(entry.Level, " ", entry.ContextMap()["connected"]))
+			}
+			storetest.Equal(t, fmt.Sprint(got), step.want, "the log of step", i)
 		}
-		missed, waited = s.Unreplicated()-missed, s.waitingFlushes()-waited
-		if waits && (missed != 0 || waited == 0) || !waits && (missed != settlements || waited != 0) {
-			t.Errorf("%s: %d of %d responses did not wait, in %d flushes", what, missed, settlements, waited)
-		}
-		var got []string
-		for _, entry := range logs.TakeAll() {
-			got = append(got, fmt.Sprint(entry.Level, " ", entry.ContextMap()["connected"]))
-		}
-		if fmt.Sprint(got) != fmt.Sprint(want) {
-			t.Errorf("%s: the log has %v, want %v", what, got, want)
-		}
-	}
-	keeps("none", false, "warn 0")
-	keeps("none still", false)
-	one := redistest.StartReplica(t, master)
-	keeps("one", false, "warn 1")
-	two := redistest.StartReplica(t, master)
-	keeps("two", true, "info 2")
-	keeps("two still", true)
-	one.Kill()
-	two.Kill()
-	eventually(t, "the master has lost its replicas", func() bool { return master.Info("replication", "connected_slaves") == "0" })
-	// The first one waits in vain.
-	s.countReplicas(ctx, s.client.(*goredis.Client))
-	keeps("none again", false, "warn 0")
+	})
 }
 
-// Behind sentinels, the log has the address of the master with too few replicas, also after a failover.
-func TestWaitReplicasSaysWhichMaster(t *testing.T) {
-	t.Parallel()
-	master := redistest.Start(t)
-	replica := redistest.StartReplica(t, master)
-	sentinels := redistest.StartSentinels(t, master, 1, 1)
-	core, logs := observer.New(zap.WarnLevel)
-	s := closeAtEnd(t, openWith(t, Options{
-		Addresses: []string{sentinels[0].Addr}, Sentinel: redistest.MasterName,
-		WaitReplicas: 2, Timeout: busyTimeout, Logger: zap.New(core),
-	}))
-	wantLines := func(n int, address string) {
-		t.Helper()
-		lines := logs.FilterMessageSnippet("fewer replicas than wait_replicas are connected").All()
-		if len(lines) != n || lines[n-1].ContextMap()["address"] != address {
-			t.Errorf("the log has %+v; want %d lines, the last one of %s", lines, n, address)
-		}
-	}
-	settleMany(t, s, small, claimMany(t, s, "before ", 2))
-	wantLines(1, master.Addr)
-	master.Kill()
-	eventually(t, "the replica is the master", replica.IsMaster)
-	var record *idempotency.Record
-	eventually(t, "the store has the new master", func() bool {
-		claimed, err := s.Claim(ctx, claimOf("after", "token"))
-		record = claimed.Record
-		return err == nil
-	})
-	mustSettle(t, s, claimOf("after", "token"), record, kept(small))
-	wantLines(2, replica.Addr)
+// Behind sentinels, the log has the address of the master.
+func TestAddressBehindSentinels(t *testing.T) {
+	d, master := newDialer(Options{}, new(limits), nil), "master:1"
+	d.master.Store(&master)
+	storetest.Equal(t, d.addressOf(sentinelClient)+" "+d.addressOf("a:1"), "master:1 a:1", "addresses")
 }
 
 // The user of the store may not use INFO, so the number of replicas is unknown.
 func TestWaitReplicasUnknown(t *testing.T) {
-	t.Parallel()
-	master := redistest.Start(t)
-	redistest.StartReplica(t, master)
-	master.Do("ACL", "SETUSER", "dedup", "on", ">secret", "~*", "&*", "+@all", "-info")
-	s := closeAtEnd(t, openWith(t, Options{
-		Addresses: []string{master.Addr}, Username: "dedup", Password: "secret", WaitReplicas: 1, Timeout: busyTimeout,
-	}))
-	settleMany(t, s, small, claimMany(t, s, "unknown ", 5))
-	if waits := s.waitingFlushes(); waits == 0 || s.Unreplicated() != 0 {
-		t.Errorf("%d flushes waited, and %d responses did not wait", waits, s.Unreplicated())
-	}
+	inBubble(t, func(t *testing.T, server fake) {
+		server.on(func(command string, args ...string) (string, bool, bool) {
+			switch {
+			case command == "info":
+				return "-NOPERM this user has no permissions to run the 'info' command\r\n", true, false
+			case command == "wait" && args[0] != "0":
+				return ":1\r\n", true, false
+			}
+			return "", false, false
+		})
+		s, _ := server.open(t, Options{WaitReplicas: 1})
+		settleMany(t, s, small, claimMany(t, s, "unknown ", 5))
+		if waits := s.waitingFlushes(); waits == 0 || s.Unreplicated() != 0 {
+			t.Errorf("%d flushes waited, and %d responses did not wait", waits, s.Unreplicated())
+		}
+	})
 }
