@@ -89,7 +89,6 @@ const (
 	noFault   fault = iota
 	loseReply       // the server executes it, and the connection is closed before its reply
 	hang            // the server gets it when it resumes
-	discard         // the server never gets it
 )
 
 // link is the network between a store and its server.
@@ -258,8 +257,6 @@ func (c *linkConn) Write(b []byte) (int, error) {
 	switch what {
 	case loseReply:
 		c.lost.Store(true)
-	case discard:
-		return len(b), nil
 	case hang:
 		sent := bytes.Clone(b)
 		c.held.Store(true)

@@ -1,6 +1,7 @@
 package redis
 
 import (
+	"errors"
 	"fmt"
 	"strconv"
 	"sync"
@@ -108,12 +109,13 @@ func (f fake) replicas(connected *atomic.Int64, wait func(timeout time.Duration)
 // replica, and claims go on. Each response is counted and logged.
 func TestWaitReplicasStalled(t *testing.T) {
 	for name, test := range map[string]struct {
-		size int
-		wait func(timeout time.Duration) int
+		size  int
+		wait  func(timeout time.Duration) int
+		error string // in the log
 	}{
-		"small":                      {small, func(timeout time.Duration) int { time.Sleep(timeout); return 0 }},
-		"large":                      {large, func(timeout time.Duration) int { time.Sleep(timeout); return 0 }},
-		"the server does not answer": {small, func(time.Duration) int { time.Sleep(time.Minute); return 0 }},
+		"small":                      {small, func(timeout time.Duration) int { time.Sleep(timeout); return 0 }, "0 of 1 replicas have it"},
+		"large":                      {large, func(timeout time.Duration) int { time.Sleep(timeout); return 0 }, "0 of 1 replicas have it"},
+		"the server does not answer": {small, func(time.Duration) int { time.Sleep(time.Minute); return 0 }, "the number of replicas that have it is unknown"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, func(t *testing.T, server fake) {
@@ -140,7 +142,7 @@ func TestWaitReplicasStalled(t *testing.T) {
 					t.Errorf("%d responses went out in %d flushes", settlements, n)
 				}
 				storetest.Equal(t, s.Unreplicated(), settlements, "responses are counted")
-				storetest.Equal(t, logs.FilterMessageSnippet("before it is known to be on the replicas").Len(), settlements, "responses are logged")
+				storetest.Equal(t, logs.FilterMessageSnippet("before it is known to be on the replicas").FilterField(zap.Error(errors.New(test.error))).Len(), settlements, "responses are logged")
 				for name := range records {
 					mustClaim(t, s, claimOf(name, "again"), idempotency.ReplayKept)
 				}

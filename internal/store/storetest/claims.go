@@ -6,14 +6,6 @@ import (
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
 
-var claimTests = []subtest{
-	{"a fresh key is claimed", freshKey},
-	{"the same token again is the same claim", sameToken},
-	{"a claim whose context has ended writes nothing", endedContext},
-	{"lookup of an unknown key finds nothing", unknownKey},
-	{"callers share no memory with the store", noAliases},
-}
-
 func freshKey(f *fixture) {
 	c := f.newClaim(key("a"))
 	c.Fingerprints, c.Hold = []string{"body:1"}, true

@@ -8,11 +8,6 @@ import (
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
 
-var settleTests = []subtest{
-	{"a settled key has its record and its response", settledKeys},
-	{"a withdrawn claim that was not executed leaves nothing", withdrawsNothing},
-}
-
 // checkSettled checks the record of a key after a settlement, and returns it.
 func (f *fixture) checkSettled(k idempotency.Key, claimed *idempotency.Record, s idempotency.Settlement, before, after time.Time) *idempotency.Record {
 	f.Helper()

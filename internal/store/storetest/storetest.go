@@ -43,28 +43,29 @@ type Options struct {
 	Damage func(t *testing.T, store idempotency.Store, key idempotency.Key)
 }
 
-// Run runs the suite. open returns an empty store, which the suite closes at the end of the subtest.
+// Run runs the suite, with a subtest for each sentence of its specification. open returns an empty store, which the
+// suite closes at the end of the subtest.
 func Run(t *testing.T, open func(t *testing.T) idempotency.Store, options Options) {
-	for _, group := range [][]subtest{claimTests, leaseTests, settleTests, responseTests, listTests, findTests, wakeTests, concurrencyTests, modelTests, forcedTests, operatorTests, preconditionTests, crashTests} {
-		for _, test := range group {
-			t.Run(test.name, func(t *testing.T) {
-				if options.Parallel {
-					t.Parallel()
-				}
-				body := func(t *testing.T) { test.run(newFixture(t, open, options)) }
-				if options.Around != nil {
-					options.Around(t, body)
-				} else {
-					body(t)
-				}
-			})
-		}
+	for _, group := range specification {
+		t.Run(group.methods, func(t *testing.T) {
+			if options.Parallel {
+				t.Parallel()
+			}
+			for _, test := range group.tests {
+				t.Run(test.name, func(t *testing.T) {
+					if options.Parallel {
+						t.Parallel()
+					}
+					body := func(t *testing.T) { test.run(newFixture(t, open, options)) }
+					if options.Around != nil {
+						options.Around(t, body)
+					} else {
+						body(t)
+					}
+				})
+			}
+		})
 	}
-}
-
-type subtest struct {
-	name string
-	run  func(f *fixture)
 }
 
 // fixture has the store of one subtest, its peer, and a way to let time pass.

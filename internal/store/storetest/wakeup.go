@@ -8,12 +8,6 @@ import (
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
 
-var wakeTests = []subtest{
-	{"a waiter is woken when the run ends", wokenAtEnd},
-	{"a waiter is woken when an operator changes or forgets the key", wokenByOperator},
-	{"an ended subscription is not called", endedSubscription},
-}
-
 // wakeTimeout is how long awaitWake tries. A single wake-up may be lost, but not all of them.
 const wakeTimeout = 20 * time.Second
 

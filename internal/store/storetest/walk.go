@@ -10,10 +10,6 @@ import (
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
 
-var modelTests = []subtest{
-	{"random operations agree with the model", agreesWithModel},
-}
-
 // The durations of the random operations, in units of a walk. Time moves by multiples of modelStep, and
 // leases and retentions end between two multiples. So it does not matter that the clock of the store
 // also moves a little between the steps.
