@@ -207,52 +207,6 @@ func TestRecordThatChangesManyTimes(t *testing.T) {
 	}
 }
 
-// Neither the lease nor the response of a record that cannot be read keeps an operator from forgetting it. A value
-// that caddy-dedup has not written is forgotten only as unreadable.
-func TestForgetUnreadable(t *testing.T) {
-	for what, damage := range map[string]func(*writable){
-		"a damaged record":    func(p *writable) { p.record = "x" },
-		"no record":           func(p *writable) { p.record = "" },
-		"no token":            func(p *writable) { p.token = "" },
-		"no expiry":           func(p *writable) { p.expiry = "0000000000000" },
-		"a lease of no time":  func(p *writable) { p.lease = "9999999999.e9" },
-		"a lease cut short":   func(p *writable) { p.lease = "99999999999.5" },
-		"another run's token": func(p *writable) { p.token = "another" },
-		"a text":              nil,
-		"a list":              nil,
-	} {
-		t.Run(what, func(t *testing.T) {
-			inBubble(t, func(t *testing.T, server fake) {
-				s, _ := server.open(t, Options{})
-				c := claimOf("a", "token")
-				name := named.record(c.Key)
-				switch what {
-				case "a text":
-					must(t, server.Set(name, "foreign"))
-				case "a list":
-					must(t, storetest.ErrOf(server.Push(name, "foreign")))
-				default:
-					ends(released())(t, s, c)
-					runs(t, s, c)
-					wantErr(t, s.Forget(ctx, c.Key, noPrecondition), idempotency.ErrInFlight)
-					p := readWritable(t, must1(server.Get(name)))
-					damage(&p)
-					must(t, server.Set(name, p.String()))
-				}
-				mustBeUnreadable(t, what, storetest.ErrOf(findIn(s, c.Key)), name)
-				keys := len(server.Keys())
-				err := s.Forget(ctx, c.Key, idempotency.Precondition{State: idempotency.Complete})
-				if changed, ok := errors.AsType[idempotency.ChangedError](err); !ok || changed.Now.State != idempotency.Unreadable {
-					t.Errorf("seen as complete: %v", err)
-				}
-				storetest.Equal(t, len(server.Keys()), keys, "keys are left, seen as complete")
-				wantErr(t, s.Forget(ctx, c.Key, idempotency.Precondition{State: idempotency.Unreadable}), nil)
-				storetest.Equal(t, strings.Join(server.Keys(), " "), "", "keys are left")
-			})
-		})
-	}
-}
-
 // must1 returns a value, or panics.
 func must1[T any](value T, err error) T {
 	if err != nil {

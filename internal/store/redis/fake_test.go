@@ -188,7 +188,7 @@ func (l *link) vanish() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, c := range l.conns {
-		c.held.Store(true)
+		c.silent.Store(true)
 	}
 }
 
@@ -238,6 +238,7 @@ type linkConn struct {
 	// lost reports whether its next reply is lost, held whether the server still has to get something, gone whether the
 	// store has closed it meanwhile, and closed whether the server has closed it.
 	lost, held, gone, closed atomic.Bool
+	silent                   atomic.Bool // nothing gets through
 	// wrote is the time of the last write, and readBy the deadline of reads, in ns; 0 for none.
 	wrote, readBy atomic.Int64
 }
@@ -248,6 +249,9 @@ func (c *linkConn) Write(b []byte) (int, error) {
 		return 0, &net.OpError{Op: "write", Net: "tcp", Err: syscall.EPIPE}
 	}
 	what := noFault
+	if c.silent.Load() {
+		return len(b), nil
+	}
 	if at := c.link.at.Load(); at != nil {
 		what = (*at)(string(b))
 	}
@@ -276,6 +280,9 @@ func (c *linkConn) Read(b []byte) (int, error) {
 		cut = nil
 	}
 	n, err := c.Conn.Read(b) // so the server has executed the command whose reply is lost
+	for err == nil && c.silent.Load() {
+		n, err = c.Conn.Read(b)
+	}
 	arrives, deadline := c.wrote.Load()+c.link.delay.Load(), c.readBy.Load()
 	if deadline > 0 && arrives > deadline {
 		n, err, arrives = 0, os.ErrDeadlineExceeded, deadline
