@@ -34,6 +34,7 @@ func inBubble(t *testing.T, test func(t *testing.T, server fake)) {
 		server.ClockTTL(true)
 		t.Cleanup(func() {
 			time.Sleep(time.Minute) // for what is under way when a store is closed
+			synctest.Wait()
 			server.Close()
 		})
 		for _, s := range []*script{claimScript, renewScript, settleScript, lookupScript, forgetScript, changeScript} {
@@ -279,7 +280,7 @@ func (c *linkConn) Read(b []byte) (int, error) {
 	} else {
 		cut = nil
 	}
-	n, err := c.Conn.Read(b) // so the server has executed the command whose reply is lost
+	n, err := c.Conn.Read(b)
 	for err == nil && c.silent.Load() {
 		n, err = c.Conn.Read(b)
 	}
@@ -300,6 +301,7 @@ func (c *linkConn) Read(b []byte) (int, error) {
 		cut.times.Add(-1)
 	}
 	if isCut || c.lost.Load() {
+		time.Sleep(time.Millisecond) // until the server has executed the whole flush, of which this may be the first reply
 		_ = c.Conn.Close()
 		return 0, io.EOF
 	}
