@@ -322,7 +322,7 @@ func TestFailedMergePauses(t *testing.T) {
 		time.Sleep(pauses * minMergePause)
 		synctest.Wait()
 		failed := s.database.db.Metrics().Compact.FailedCount
-		if failed < pauses/2 || failed > pauses+1 {
+		if failed < pauses/2 || failed > pauses+2 { // two may start at once
 			t.Errorf("%d merges have failed within %v", failed, pauses*minMergePause)
 		}
 		fs.set(nil)

@@ -43,14 +43,6 @@ func TestClosedStore(t *testing.T) {
 	wantErr(t, storetest.ErrOf(s.Claim(context.Background(), claim(0))), idempotency.ErrClosed)
 }
 
-func TestListWithoutLimit(t *testing.T) {
-	s := New(1 << 20)
-	defer s.Close()
-	if _, _, err := s.List(t.Context(), "", 0); err == nil {
-		t.Error("it is no error")
-	}
-}
-
 func claim(n int) idempotency.Claim {
 	return idempotency.Claim{
 		Key:         idempotency.Identity{ID: fmt.Sprint(n)}.Key(),

@@ -260,7 +260,7 @@ func TestDialManyAddresses(t *testing.T) {
 	for n := range addresses {
 		addresses[n] = fmt.Sprint("127.0.0.", n+1)
 	}
-	s.dialer.resolver = resolver(t, 0, addresses...)
+	s.dialer.resolver = resolver(t, addresses...)
 	var dials int
 	before := time.Now()
 	s.dialer.control = func(ctx context.Context, _, _ string, _ syscall.RawConn) error {

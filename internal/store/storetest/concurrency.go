@@ -9,15 +9,6 @@ import (
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
 
-var concurrencyTests = []subtest{
-	{"one of many concurrent claims of a fresh key proceeds", oneFresh},
-	{"one of many concurrent claims of a lapsed lease proceeds", oneTakeover},
-	{"one of many concurrent claims of a released key proceeds", oneAfterRelease},
-	{"concurrent claims with one token all proceed", oneToken},
-	{"the settlement of a new owner wins over that of a late one", racingSettlements},
-	{"runs of one key never overlap", exclusiveRuns},
-}
-
 const claimers = 32
 
 // storeOf returns the store for every second caller, and the peer for the others.

@@ -6,15 +6,6 @@ import (
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
 
-// crashTests are for a store that only one process can have open: after a crash, no run goes on.
-var crashTests = []subtest{
-	{"a crash releases a claim", crashReleases},
-	{"a crash holds a claim with hold", crashHolds},
-	{"a crash counts an attempt if attempts are limited", crashCounts},
-	{"a crash of a forced run keeps the earlier response", crashLeavesKept},
-	{"what was acknowledged survives a crash", crashKeeps},
-}
-
 // crash simulates the end of the store's process, and opens the store as the next process does.
 func (f *fixture) crash() {
 	f.Helper()

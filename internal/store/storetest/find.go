@@ -10,17 +10,6 @@ import (
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
 
-var findTests = []subtest{
-	{"find returns the records of one ID, in every state", findStates},
-	{"find returns the records of several IDs, and no others", findSeveral},
-	{"find pages through an ID with many records", findPages},
-	{"find returns nothing for an ID without records", findNothing},
-	{"find shows no expired or forgotten keys", findLive},
-	{"find returns unreadable records with their errors", findUnreadable},
-	{"records of a page are sorted by key", pagesAreSorted},
-	{"an unknown cursor is an error", wrongCursors},
-}
-
 // keyOf returns the key of a delivery ID on the route with this name.
 func keyOf(id, route string) idempotency.Key {
 	return idempotency.Identity{Namespace: "default", Scope: []string{route}, ID: id}.Key()

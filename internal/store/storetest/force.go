@@ -6,17 +6,6 @@ import (
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
 
-var forcedTests = []subtest{
-	{"a forced run's response replaces the kept one", forcedReplaces},
-	{"a forced run without a response keeps the earlier one", forcedLeaves},
-	{"a lapsed forced run keeps the earlier response", forcedLapses},
-	{"a lapsed forced run over an expired response leaves nothing", forcedLapsesOverExpired},
-	{"the owner reclaims a lapsed forced claim", forcedMadeAgain},
-	{"a delayed copy of a claim does not run again", delayedCopies},
-	{"a forced run without an earlier response is an ordinary run", forcedOverNothing},
-	{"a reclaimed run settles with its own attempts", settlesWithOwnersAttempts},
-}
-
 // bodies are a small body and a large one, which a store may keep differently.
 var bodies = map[string]string{"small": "first", "large": strings.Repeat("first ", 50_000)}
 

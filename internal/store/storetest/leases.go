@@ -8,18 +8,6 @@ import (
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
 
-var leaseTests = []subtest{
-	{"a lapsed lease is taken over", takeover},
-	{"a lapsed claim with hold is refused", lapsedHold},
-	{"a late owner settles unless its claim was taken over", lateButOwner},
-	{"renew extends lease and life", renewProlongs},
-	{"a late owner is fenced", fencedOwner},
-	{"a claim without its record cannot be renewed or settled", goneRecord},
-	{"a lost claim over an earlier record is gone", lostClaim},
-	{"a record in flight outlives its lease", outlivesLease},
-	{"retention counts from the settlement", retentionFromSettlement},
-}
-
 func takeover(f *fixture) {
 	c := f.newClaim(key("a"))
 	c.Lease, c.Fingerprints = f.short(), []string{"body:1"}

@@ -11,20 +11,6 @@ import (
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
 
-var operatorTests = []subtest{
-	{"a released key runs again and keeps its history", releaseAnyState},
-	{"release after a lapsed forced run releases the earlier response", releaseForced},
-	{"complete gives duplicates the operator's response", completeAnyState},
-	{"a completed key lives for at least a day", completedLife},
-	{"a complete key cannot be completed", completeTwice},
-	{"changing a key fences the owner of a lapsed claim", changedOwner},
-	{"forget removes records in all states except in flight", forgetAnyState},
-	{"a key without a record can be neither changed nor forgotten", operatorWithoutRecord},
-	{"a live run can be neither changed nor forgotten", operatorBesideRun},
-	{"concurrent claims and operators lose no run", operatorsAndClaims},
-	{"a store reports in time that it is ready", readiness},
-}
-
 func readiness(f *fixture) {
 	for range 2 { // the first call must not make the second one fail
 		f.wantErr(f.store.Ready(f.ctx), nil)

@@ -9,15 +9,6 @@ import (
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
 
-var preconditionTests = []subtest{
-	{"an operator changes a key only as seen", takenWithPrecondition},
-	{"a key that has run since it was seen is not changed", runSincePrecondition},
-	{"a run that ended after its lease does not meet the precondition", endedSincePrecondition},
-	{"an unreadable record is forgotten only with that precondition", unreadablePrecondition},
-	{"a live run is in flight whatever the precondition", aliveDespitePrecondition},
-	{"one of many operators with the same precondition changes the key", takenOnce},
-}
-
 // takes has the operations by which an operator takes a key.
 var takes = map[string]func(idempotency.Store, *fixture, idempotency.Key, idempotency.Precondition) error{
 	"release": func(s idempotency.Store, f *fixture, k idempotency.Key, pre idempotency.Precondition) error {

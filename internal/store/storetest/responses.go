@@ -6,12 +6,6 @@ import (
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
 
-var responseTests = []subtest{
-	{"a response round-trips", identicalResponses},
-	{"waiters get the response of a released run", releasedResponse},
-	{"a response belongs to its token", responseOfToken},
-}
-
 // binary returns a body of n random bytes, of all values.
 func binary(n int) []byte {
 	body := make([]byte, n)
