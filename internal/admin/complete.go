@@ -33,7 +33,7 @@ type CompleteRequest struct {
 func (a *API) complete(w http.ResponseWriter, r *http.Request, key idempotency.Key) error {
 	const accepted = `it is {"status": 200, "content_type": "text/plain", "body": "…"}, each of them optional`
 	asked := CompleteRequest{Status: http.StatusOK}
-	if err := readBody(w, r, maxComplete, &asked, accepted, "status", "content_type", "body"); err != nil {
+	if err := readBody(w, r, maxComplete, &asked, accepted); err != nil {
 		return err
 	}
 	response, err := asked.Response()

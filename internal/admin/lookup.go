@@ -103,7 +103,7 @@ func (a *API) lookUp(ctx context.Context, asked LookupRequest, withBody bool) (*
 
 func parseLookup(w http.ResponseWriter, r *http.Request) (asked LookupRequest, err error) {
 	const accepted = `it is {"provider": "github", "ids": ["…"]}, the provider optional`
-	if err := readBody(w, r, maxLookup, &asked, accepted, "provider", "ids"); err != nil {
+	if err := readBody(w, r, maxLookup, &asked, accepted); err != nil {
 		return LookupRequest{}, err
 	}
 	if len(asked.IDs) == 0 || len(asked.IDs) > maxIDs {
