@@ -8,7 +8,6 @@ import (
 
 	"github.com/caddy-dedup/caddy-dedup/internal/admin"
 	"github.com/caddy-dedup/caddy-dedup/internal/delivery"
-	"github.com/caddy-dedup/caddy-dedup/internal/report"
 )
 
 func init() {
@@ -35,7 +34,7 @@ func (*AdminAPI) CaddyModule() caddy.ModuleInfo {
 
 // Routes implements [caddy.AdminRouter].
 func (*AdminAPI) Routes() []caddy.AdminRoute {
-	api := &admin.API{Open: openStores, ParseDuration: caddy.ParseDuration, CheckProvider: checkKnownProvider, User: report.User}
+	api := &admin.API{Open: openStores, ParseDuration: caddy.ParseDuration, CheckProvider: checkKnownProvider}
 	var routes []caddy.AdminRoute
 	for _, route := range api.Routes() {
 		routes = append(routes, caddy.AdminRoute{Pattern: route.Pattern, Handler: caddy.AdminHandlerFunc(route.Serve)})

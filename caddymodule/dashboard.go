@@ -1,6 +1,7 @@
 package caddymodule
 
 import (
+	"cmp"
 	"net"
 	"net/http"
 	"net/netip"
@@ -12,6 +13,7 @@ import (
 	"github.com/caddyserver/caddy/v2/caddyconfig/httpcaddyfile"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 
+	"github.com/caddy-dedup/caddy-dedup/internal/admin"
 	"github.com/caddy-dedup/caddy-dedup/internal/dashboard"
 	"github.com/caddy-dedup/caddy-dedup/internal/engine"
 	"github.com/caddy-dedup/caddy-dedup/internal/report"
@@ -115,14 +117,12 @@ func isAddress(host string) bool {
 	return err == nil
 }
 
-// operatorOf identifies the sender of a request: the user that a handler in front authenticated,
-// or the subject of a verified client certificate, and the client's address, which behind one of
-// the trusted_proxies of the server is the one that the proxy reports.
+// operatorOf identifies the sender of a request: as the admin API does, or by the user that a handler in
+// front authenticated. Behind one of the trusted_proxies of the server, the address is the one that
+// the proxy reports.
 func operatorOf(r *http.Request) engine.Operator {
-	by := engine.Operator{Remote: r.RemoteAddr, User: report.User(r)}
-	if by.User == "" && r.TLS != nil && len(r.TLS.VerifiedChains) > 0 {
-		by.User = r.TLS.VerifiedChains[0][0].Subject.String()
-	}
+	by := admin.OperatorOf(r)
+	by.User = cmp.Or(report.User(r), by.User)
 	trusted, _ := caddyhttp.GetVar(r.Context(), caddyhttp.TrustedProxyVarKey).(bool)
 	if client, ok := caddyhttp.GetVar(r.Context(), caddyhttp.ClientIPVarKey).(string); ok && trusted {
 		by.Remote = client

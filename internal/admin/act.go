@@ -9,25 +9,26 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/caddy-dedup/caddy-dedup/internal/engine"
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
 
-// onKey does something about a key in all stores that have it, as the operator has seen it.
+// onKey changes a key in all stores in which it is as the operator has seen it.
 func (a *API) onKey(w http.ResponseWriter, r *http.Request, key idempotency.Key,
 	do func(Store, context.Context, idempotency.Key, idempotency.Precondition) error) error {
 	seen, err := seenIn(r)
 	if err != nil {
 		return err
 	}
-	ctx := engine.ByOperator(r.Context(), a.operator(r))
-	done := false
-	err = a.inStores(key, seen, func(store Store) error {
-		err := do(store, ctx, key, seen)
-		done = done || err == nil
+	open, err := a.enter()
+	if err != nil {
 		return err
-	})
+	}
+	defer LeaveAll(open)
+	ctx := engine.ByOperator(r.Context(), OperatorOf(r))
+	done, err := Act(open, key, seen, func(store Store) error { return do(store, ctx, key, seen) })
 	if done {
 		w.Header().Set(CopiesHeader, engine.CopyBound.String())
 	}
@@ -38,130 +39,131 @@ func (a *API) onKey(w http.ResponseWriter, r *http.Request, key idempotency.Key,
 	return nil
 }
 
-// operator says who asks.
-func (a *API) operator(r *http.Request) engine.Operator {
-	who := engine.Operator{Remote: r.RemoteAddr}
+// OperatorOf identifies the sender of a request by its address and its verified client certificate.
+func OperatorOf(r *http.Request) engine.Operator {
+	by := engine.Operator{Remote: r.RemoteAddr}
 	if local, ok := r.Context().Value(http.LocalAddrContextKey).(net.Addr); ok && local.Network() == "unix" {
-		who.Remote = "unix socket " + local.String() // the other end of a socket has no address
+		by.Remote = "unix socket " + local.String() // the other end of a socket has no address
 	}
-	if a.User != nil {
-		who.User = a.User(r)
+	if r.TLS != nil && len(r.TLS.VerifiedChains) > 0 {
+		by.User = r.TLS.VerifiedChains[0][0].Subject.String()
 	}
-	if who.User == "" && r.TLS != nil && len(r.TLS.PeerCertificates) > 0 {
-		who.User = r.TLS.PeerCertificates[0].Subject.String()
-	}
-	return who
+	return by
 }
 
-// inStores does something in each of the stores that are open, and leaves them. The error
-// is a problem: no store has the key, or it was not done in one that has the key, or may
-// have it, as the operator has seen it.
-func (a *API) inStores(key idempotency.Key, seen idempotency.Precondition, do func(Store) error) error {
-	open, err := a.enter()
-	if err != nil {
-		return err
-	}
-	defer leaveAll(open)
-	var all outcomes
-	for _, store := range open {
-		if err := do(store); !errors.Is(err, idempotency.ErrGone) {
-			all = append(all, outcome{store.Name(), err})
+// Act calls do for each store, and reports whether one succeeded. The error is a [Problem]: no store has a
+// record of the key, or do failed for one that has, or may have, what the operator has seen.
+func Act(open []Store, key idempotency.Key, seen idempotency.Precondition, do func(Store) error) (done bool, err error) {
+	all := inStores(open, do)
+	return slices.ContainsFunc(all, func(o Outcome) bool { return o.Done }), problemIn(all, key, seen)
+}
+
+// LookUp returns the records that a key has in the stores, including unreadable ones. The error is a
+// [Problem]: no store has a record, or one could not be asked.
+func LookUp(ctx context.Context, open []Store, key idempotency.Key) (found []*Found, err error) {
+	all := inStores(open, func(store Store) error {
+		record, now, err := store.Lookup(ctx, key)
+		if unreadable, ok := errors.AsType[*idempotency.UnreadableError](err); ok {
+			found = append(found, FoundIn(store, idempotency.Listed{Key: key, Unreadable: unreadable, Now: time.Now()}))
+			return nil
 		}
-	}
-	return all.problem(key, seen)
+		if err == nil && record == nil {
+			err = idempotency.ErrGone
+		}
+		if err == nil {
+			found = append(found, FoundIn(store, idempotency.Listed{Key: key, Record: record, Now: now}))
+		}
+		return err
+	})
+	return found, problemIn(all, key, idempotency.Precondition{})
 }
 
-// outcome is what a request came to in one of the stores.
-type outcome struct {
-	store string
-	err   error
-}
-
-type outcomes []outcome
-
-// Outcome is an outcome as a response shows it.
+// Outcome is what a release, a completion or a DELETE did in one store.
 type Outcome struct {
 	Store string `json:"store"`
 	Done  bool   `json:"done"`
 	Error string `json:"error,omitempty"`
+
+	err error
 }
 
-// reasons are those for which nothing was done, by what an operator has to know first.
+// inStores calls do for each store, and returns the outcomes in all but those without a record.
+func inStores(open []Store, do func(Store) error) (all []Outcome) {
+	for _, store := range open {
+		switch err := do(store); {
+		case err == nil:
+			all = append(all, Outcome{Store: store.Name(), Done: true})
+		case !errors.Is(err, idempotency.ErrGone):
+			all = append(all, Outcome{Store: store.Name(), Error: err.Error(), err: err})
+		}
+	}
+	return all
+}
+
+// reasons are why a store did nothing, the most important for an operator first.
 var reasons = []struct {
 	Problem
 	is func(error) bool
 }{
-	{kindOf(http.StatusConflict), isInFlight},
-	{Problem{Title: "The key is complete", Status: http.StatusConflict, Code: ReasonComplete}, isComplete},
-	{kindOf(http.StatusInternalServerError), isUnreadable},
-	{kindOf(http.StatusServiceUnavailable), func(err error) bool { return !isChanged(err) }},
-	{Problem{Title: "The key has changed", Status: http.StatusConflict, Code: ReasonChanged}, isChanged},
+	{kindOf(http.StatusConflict), func(err error) bool { return errors.Is(err, idempotency.ErrInFlight) }},
+	{Problem{Title: "The key is complete", Status: http.StatusConflict, Code: ReasonComplete}, func(err error) bool { return errors.Is(err, idempotency.ErrComplete) }},
+	{kindOf(http.StatusInternalServerError), is[*idempotency.UnreadableError]},
+	{kindOf(http.StatusServiceUnavailable), func(err error) bool { return !is[idempotency.ChangedError](err) }},
+	{Problem{Title: "The key has changed", Status: http.StatusConflict, Code: ReasonChanged}, is[idempotency.ChangedError]},
 }
 
-func isInFlight(err error) bool { return errors.Is(err, idempotency.ErrInFlight) }
-
-func isComplete(err error) bool { return errors.Is(err, idempotency.ErrComplete) }
-
-func isUnreadable(err error) bool {
-	_, is := errors.AsType[*idempotency.UnreadableError](err)
-	return is
+func is[E error](err error) bool {
+	_, ok := errors.AsType[E](err)
+	return ok
 }
 
-func isChanged(err error) bool {
-	_, is := errors.AsType[idempotency.ChangedError](err)
-	return is
-}
-
-// problem says what was not done, and why; nil for nothing.
-func (all outcomes) problem(key idempotency.Key, seen idempotency.Precondition) error {
+// problemIn returns the problem with these outcomes, nil for none.
+func problemIn(all []Outcome, key idempotency.Key, seen idempotency.Precondition) error {
 	if len(all) == 0 {
 		return problemOf(http.StatusNotFound, fmt.Errorf("no store has a record of the key %s", key))
 	}
-	done := slices.ContainsFunc(all, func(o outcome) bool { return o.err == nil })
-	failed := func(o outcome) bool {
+	done := slices.ContainsFunc(all, func(o Outcome) bool { return o.Done })
+	failed := slices.DeleteFunc(slices.Clone(all), func(o Outcome) bool {
 		switch {
-		case o.err == nil:
-			return false
-		case !done:
-			return true
+		case o.Done || !done:
+			return o.Done
 		case seen.ExecutionID != "": // no two stores have the same run
-			return false
-		default: // what is not as it was seen was not meant
-			return seen.State == "" || !isChanged(o.err) && !isInFlight(o.err)
+			return true
+		default: // a key in another state was not meant
+			return seen.State != "" && (is[idempotency.ChangedError](o.err) || errors.Is(o.err, idempotency.ErrInFlight))
 		}
-	}
+	})
 	for _, reason := range reasons {
-		if slices.ContainsFunc(all, func(o outcome) bool { return failed(o) && reason.is(o.err) }) {
-			return all.explain(reason.Problem)
+		if slices.ContainsFunc(failed, func(o Outcome) bool { return reason.is(o.err) }) {
+			return explain(reason.Problem, all)
 		}
 	}
 	return nil
 }
 
-// explain is the problem with what all stores said.
-func (all outcomes) explain(p Problem) error {
-	var said []string
+// explain returns the problem with what each store has answered.
+func explain(p Problem, all []Outcome) error {
+	var details []string
 	for _, o := range all {
-		shown := Outcome{Store: o.store, Done: o.err == nil}
-		text := "done"
-		if o.err != nil {
-			shown.Error, text = o.err.Error(), o.err.Error()
-		}
-		if len(all) > 1 {
-			p.Outcomes = append(p.Outcomes, shown)
+		text := o.Error
+		if o.Done {
+			text = "done"
 		}
 		if len(all) > 1 || p.Status == http.StatusServiceUnavailable {
-			text = nameOf(o.store) + ": " + text
+			text = quotedName(o.Store) + ": " + text
 		}
-		said = append(said, text)
+		details = append(details, text)
 	}
-	p.Detail = strings.Join(said, "; ")
+	if len(all) > 1 {
+		p.Outcomes = all
+	}
+	p.Detail = strings.Join(details, "; ")
 	return &p
 }
 
-// nameOf is the name of a store before a colon. That of a Redis ends with its prefix, which
-// mostly ends with a colon.
-func nameOf(store string) string {
+// quotedName returns the name of a store as it can stand before a colon. That of a Redis ends with its
+// prefix, and so usually with a colon.
+func quotedName(store string) string {
 	if !strings.HasSuffix(store, ":") {
 		return store
 	}

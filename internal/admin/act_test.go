@@ -153,7 +153,7 @@ func TestLookupWhileAStoreIsAwayHasWhatOthersHave(t *testing.T) {
 }
 
 func TestStoresAreNamedReadably(t *testing.T) {
-	if got := nameOf("redis at :6379, prefix dedup:"); got != `redis at :6379, prefix "dedup:"` {
+	if got := quotedName("redis at :6379, prefix dedup:"); got != `redis at :6379, prefix "dedup:"` {
 		t.Errorf("got %s", got)
 	}
 }

@@ -4,7 +4,6 @@ package admin
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net/http"
 	"strings"
@@ -31,8 +30,6 @@ type API struct {
 	// CheckProvider returns an error for a provider that the process does not know, with those that
 	// it knows; it may be nil. Keys of an earlier configuration may have others.
 	CheckProvider func(name string) error
-	// User names the user who asks, "" if unknown; it may be nil.
-	User func(r *http.Request) string
 }
 
 // Store is a store that is open, as operators ask for it.
@@ -72,8 +69,8 @@ func (a *API) enter() ([]Store, error) {
 	return open, nil
 }
 
-// leaveAll ends a use of each of the stores.
-func leaveAll(open []Store) {
+// LeaveAll ends a use of each of the stores.
+func LeaveAll(open []Store) {
 	for _, store := range open {
 		store.Leave()
 	}
@@ -155,50 +152,25 @@ func (a *API) show(w http.ResponseWriter, r *http.Request, key idempotency.Key) 
 	if err != nil {
 		return err
 	}
-	var found []Record
-	err = a.inStores(key, idempotency.Precondition{}, func(store Store) error {
-		record, err := showKey(r.Context(), store, key, withBody)
-		if err == nil {
-			found = append(found, record)
-		}
+	open, err := a.enter()
+	if err != nil {
 		return err
-	})
+	}
+	defer LeaveAll(open)
+	found, err := LookUp(r.Context(), open, key)
 	if len(found) == 0 {
 		return err
 	}
-	found[0].Others = found[1:]
-	return answerJSON(w, http.StatusOK, found[0])
-}
-
-// showKey returns the record that the key has in a store.
-func showKey(ctx context.Context, store Store, key idempotency.Key, withBody bool) (Record, error) {
-	f, err := LookUp(ctx, store, key)
-	if err != nil {
-		return Record{}, err
-	}
-	shown := showFound(f)
-	if withBody && f.Unreadable == nil {
-		response, err := store.Response(ctx, key, f.Record)
-		if err != nil {
-			return Record{}, err
+	all := showAll(found)
+	for i, f := range found {
+		if withBody && f.Unreadable == nil {
+			response, err := f.Store.Response(r.Context(), key, f.Record)
+			if err != nil {
+				return problemIn([]Outcome{{Store: f.Store.Name(), Error: err.Error(), err: err}}, key, idempotency.Precondition{})
+			}
+			all[i].Response = showResponse(response)
 		}
-		shown.Response = showResponse(response)
 	}
-	return shown, nil
-}
-
-// LookUp returns the record that a key has in a store, also one that cannot be read. The error
-// is [idempotency.ErrGone] if there is none.
-func LookUp(ctx context.Context, store Store, key idempotency.Key) (*Found, error) {
-	record, now, err := store.Lookup(ctx, key)
-	if unreadable, ok := errors.AsType[*idempotency.UnreadableError](err); ok {
-		return FoundIn(store, idempotency.Listed{Key: key, Unreadable: unreadable, Now: time.Now()}), nil
-	}
-	if err == nil && record == nil {
-		err = idempotency.ErrGone
-	}
-	if err != nil {
-		return nil, err
-	}
-	return FoundIn(store, idempotency.Listed{Key: key, Record: record, Now: now}), nil
+	all[0].Others = all[1:]
+	return answerJSON(w, http.StatusOK, all[0])
 }

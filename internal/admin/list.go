@@ -74,7 +74,7 @@ func (a *API) newest(ctx context.Context, filter keyFilter, id string, limit int
 	if err != nil {
 		return Page{}, err
 	}
-	defer leaveAll(open)
+	defer LeaveAll(open)
 	s := Search{Wants: filter.wants, Max: limit, After: from.after(), Timeout: WalkTimeout}
 	if id != "" {
 		s.IDs, s.Timeout = []string{id}, FindTimeout
@@ -190,7 +190,7 @@ func (a *API) inOrderOfStores(ctx context.Context, l *listing, from listCursor) 
 	if err != nil {
 		return Page{}, err
 	}
-	defer leaveAll(open)
+	defer LeaveAll(open)
 	first := 0
 	if from.Store != "" {
 		first = slices.IndexFunc(open, func(o Store) bool { return cursorName(o) == from.Store })

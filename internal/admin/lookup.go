@@ -60,7 +60,7 @@ func (a *API) lookUp(ctx context.Context, asked LookupRequest, withBody bool) (*
 	if err != nil {
 		return nil, err
 	}
-	defer leaveAll(open)
+	defer LeaveAll(open)
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	found := 0

@@ -21,7 +21,7 @@ func TestAdminMistakes(t *testing.T) {
 		t.Fatal(err)
 	}
 	entered := enterAll()
-	defer leaveAll(entered)
+	defer LeaveAll(entered)
 	many := `{"ids":["` + strings.Repeat(`a","`, maxIDs) + `a"]}`
 	for _, c := range []struct {
 		method, target, body string

@@ -68,7 +68,7 @@ func readiness(ctx context.Context, open []Store) (answer ReadyAnswer, err error
 		}
 	}
 	open = InUse(open)
-	defer leaveAll(open)
+	defer LeaveAll(open)
 	if len(open) == 0 {
 		return answer, errNoStore()
 	}
@@ -99,7 +99,7 @@ func unaskedProblem(all []Readiness) *Problem {
 	var failed []string
 	for _, one := range all {
 		if !one.Ready {
-			failed = append(failed, nameOf(one.Store)+": "+one.Error)
+			failed = append(failed, quotedName(one.Store)+": "+one.Error)
 		}
 	}
 	p := kindOf(http.StatusServiceUnavailable)

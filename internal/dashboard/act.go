@@ -3,7 +3,6 @@ package dashboard
 import (
 	"context"
 	"errors"
-	"fmt"
 	"net/http"
 	"strconv"
 
@@ -78,44 +77,18 @@ func (p *Page) act(w http.ResponseWriter, r *http.Request) {
 		}
 	}
 	seen := idempotency.Precondition{ExecutionID: form("execution"), State: idempotency.State(state)}
+	open := p.Open()
+	defer admin.LeaveAll(open)
 	// What was begun is finished even if the browser disconnects.
-	err = p.inStores(func(store admin.Store) error {
+	_, err = admin.Act(open, key, seen, func(store admin.Store) error {
 		return act.do(store, context.WithoutCancel(r.Context()), key, response, seen)
 	})
-	changed, hasChanged := errors.AsType[idempotency.ChangedError](err)
-	switch {
-	case err == nil:
-		// Only a query: a proxy in front may have removed the beginning of the path.
-		w.Header().Set("Location", addressOf(r.URL.Query()).With("q", "", "key", key.String(), "done", do)+"#said")
-		w.WriteHeader(http.StatusSeeOther)
-	case hasChanged:
-		v := &view{status: http.StatusConflict, Place: p.place(r), address: address{Key: key.String()}}
-		v.Problem = fmt.Sprintf("The key has changed since: it was %s, and is %s now. Look at it again.", stateNamed(state).Word, stateNamed(string(changed.Now.State)).Word)
+	if problem, ok := errors.AsType[*admin.Problem](err); ok {
+		v := &view{status: problem.Status, Place: p.place(r), Problem: plain(problem.Error()), address: address{Key: key.String()}}
 		render(w, "refusal", v)
-	case errors.Is(err, idempotency.ErrComplete):
-		p.Refuse(w, r, http.StatusConflict, "The key is complete already.")
-	case errors.Is(err, idempotency.ErrGone):
-		p.Refuse(w, r, http.StatusNotFound, "No store has a record of this key any more.")
-	case errors.Is(err, idempotency.ErrInFlight):
-		p.Refuse(w, r, http.StatusConflict, "A run is in flight under the key. Wait until it has ended, or its lease has lapsed.")
-	default:
-		p.Refuse(w, r, http.StatusServiceUnavailable, "The store failed: "+plain(err.Error()))
+		return
 	}
-}
-
-// inStores does something in the first store that has the record as it was shown.
-func (p *Page) inStores(do func(admin.Store) error) error {
-	open := p.Open()
-	defer leave(open)
-	failed := idempotency.ErrGone
-	for _, store := range open {
-		err := do(store)
-		if err == nil {
-			return nil
-		}
-		if !errors.Is(err, idempotency.ErrGone) {
-			failed = err
-		}
-	}
-	return failed
+	// Only a query: a proxy in front may have removed the beginning of the path.
+	w.Header().Set("Location", addressOf(r.URL.Query()).With("q", "", "key", key.String(), "done", do)+"#said")
+	w.WriteHeader(http.StatusSeeOther)
 }

@@ -130,7 +130,7 @@ func TestActsThatCannotBe(t *testing.T) {
 			_ = r.store.Forget(t.Context(), key, idempotency.Precondition{})
 			r.store.Put(t, admintest.Run{ID: "k"})
 		}, 409, "A run is in flight"},
-		"it is gone":               {func(r *rig, key idempotency.Key) { _ = r.store.Forget(t.Context(), key, idempotency.Precondition{}) }, 404, "any more"},
+		"it is gone":               {func(r *rig, key idempotency.Key) { _ = r.store.Forget(t.Context(), key, idempotency.Precondition{}) }, 404, "no store has a record"},
 		"the store is unavailable": {func(r *rig, _ idempotency.Key) { r.store.Away.Store(true) }, 503, "the <store> is away"},
 	} {
 		r := newRig(t)
@@ -177,7 +177,7 @@ func TestConfirmationIsOfWhatWasShown(t *testing.T) {
 		}
 		r.store.Put(t, admintest.Run{ID: "delivery", State: idempotency.Complete, Status: 201})
 		a := r.confirmed(again, nil)
-		if got := a.words("main"); a.Code != http.StatusConflict || !strings.Contains(got, "The key has changed since: it was held, and is complete now") {
+		if got := a.words("main"); a.Code != http.StatusConflict || !strings.Contains(got, "the key has changed since you looked: it is complete now") {
 			t.Errorf("%s: got %d %q", do, a.Code, got)
 		}
 		if got := r.store.State(t, key); got != idempotency.Complete {
@@ -186,5 +186,19 @@ func TestConfirmationIsOfWhatWasShown(t *testing.T) {
 		if a.link("The delivery as it is now") != "key="+key.String() {
 			t.Errorf("%s: no link to what it is now: %s", do, a.text)
 		}
+	}
+}
+
+// An act is done in all stores in which the key is as it was shown, as by the admin API.
+func TestActsInAllStores(t *testing.T) {
+	r := newRig(t)
+	other := r.open("two")
+	key := r.store.Put(t, admintest.Run{ID: "k", State: idempotency.Held, Execution: "same"})
+	other.Put(t, admintest.Run{ID: "k", State: idempotency.Held, Execution: "same"})
+	if a := r.confirmed(r.want(http.StatusOK, "key="+key.String()+"&do=release"), nil); a.Code != http.StatusSeeOther {
+		t.Errorf("got %d %q", a.Code, a.words("main"))
+	}
+	if one, two := r.store.State(t, key), other.State(t, key); one != idempotency.Released || two != idempotency.Released {
+		t.Errorf("then they are %s and %s", one, two)
 	}
 }

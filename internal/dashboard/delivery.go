@@ -40,19 +40,26 @@ func (p *Page) showDelivery(r *http.Request, open []admin.Store, v *view) {
 	}
 	query := r.URL.Query()
 	do, done := query.Get("do"), query.Get("done")
-	f, kept, err := lookUp(r.Context(), open, key, p.Bodies)
+	found, err := admin.LookUp(r.Context(), open, key)
 	switch {
-	case err != nil:
-		v.problem(http.StatusServiceUnavailable, "The record cannot be read: "+err.Error())
+	case len(found) > 0: // the record of the first store is shown
+	case !notFound(err):
+		v.problem(http.StatusServiceUnavailable, plain(err.Error()))
 		return
-	case f == nil && done == "forget":
+	case done == "forget":
 		v.Notice = acts[done].done + p.copyBound()
 		return
-	case f == nil:
+	default:
 		v.problem(http.StatusNotFound, "No store has a record of this key. It was never claimed, it has expired, or it was forgotten.")
 		return
-	case done == "release" && f.ByOperator(), done == "complete" && f.State == string(idempotency.Complete):
+	}
+	f := found[0]
+	if done == "release" && f.ByOperator() || done == "complete" && f.State == string(idempotency.Complete) {
 		v.Notice = acts[done].done + p.copyBound()
+	}
+	var kept keptResponse
+	if p.Bodies && f.Unreadable == nil {
+		kept.Response, kept.err = f.Store.Response(r.Context(), key, f.Record)
 	}
 	v.Delivery = v.deliveryOf(f, kept)
 	if slices.Contains(v.Delivery.May, do) {
@@ -198,7 +205,13 @@ func fieldsOf(f *admin.Found) (fields []field) {
 // maxBody is how much of a body is shown.
 const maxBody = 64 << 10
 
-// response is a kept response.
+// keptResponse is the response of a record, nil if there is none.
+type keptResponse struct {
+	*idempotency.Response
+	err error // it could not be read
+}
+
+// response is a kept response, as it is shown.
 type response struct {
 	Problem string // it could not be read
 	Fields  []field

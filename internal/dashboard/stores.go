@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
 	"strings"
 	"time"
 
@@ -65,41 +66,12 @@ func find(ctx context.Context, open []admin.Store, text string, after *admin.Fou
 	return s
 }
 
-// lookUp returns the record of a key from the first store that has it, and its response if
-// that is wanted. It returns nil if there is none; the error then says which stores could
-// not be asked.
-func lookUp(ctx context.Context, open []admin.Store, key idempotency.Key, withResponse bool) (*admin.Found, keptResponse, error) {
-	var failed error
-	for _, store := range open {
-		f, err := admin.LookUp(ctx, store, key)
-		switch {
-		case errors.Is(err, idempotency.ErrGone):
-			continue
-		case err != nil:
-			failed = errors.Join(failed, errors.New(failure(store.Name(), err.Error())))
-			continue
-		}
-		var kept keptResponse
-		if withResponse && f.Unreadable == nil {
-			kept.Response, kept.err = store.Response(ctx, key, f.Record)
-		}
-		return f, kept, nil
-	}
-	return nil, keptResponse{}, failed
-}
-
-// keptResponse is the response of a record, nil if there is none.
-type keptResponse struct {
-	*idempotency.Response
-	err error // it could not be read
-}
-
 func failure(store, why string) string {
 	return plain(fmt.Sprintf("%s: %s", store, strings.TrimSuffix(why, ".")))
 }
 
-func leave(open []admin.Store) {
-	for _, store := range open {
-		store.Leave()
-	}
+// notFound reports whether the problem is that no store has the key.
+func notFound(err error) bool {
+	problem, ok := errors.AsType[*admin.Problem](err)
+	return ok && problem.Status == http.StatusNotFound
 }

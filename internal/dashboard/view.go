@@ -77,7 +77,7 @@ func (v *view) problem(status int, why string) { v.status, v.Problem = status, w
 // view reads what a request asks for from the stores.
 func (p *Page) view(r *http.Request) *view {
 	open := p.Open()
-	defer leave(open)
+	defer admin.LeaveAll(open)
 	v := &view{address: addressOf(r.URL.Query()), now: time.Now(), status: http.StatusOK, Place: p.place(r), NoStore: len(open) == 0}
 	if v.tooLong() {
 		v.address = address{}
@@ -116,7 +116,7 @@ func (v *view) search(ctx context.Context, open []admin.Store, after *admin.Foun
 	key, err := idempotency.ParseKey(trimmed)
 	isKey := err == nil
 	if isKey {
-		if f, _, err := lookUp(ctx, open, key, false); f != nil || err != nil {
+		if _, err := admin.LookUp(ctx, open, key); !notFound(err) {
 			v.Key = key.String()
 			return found
 		}
