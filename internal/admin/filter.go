@@ -1,6 +1,7 @@
 package admin
 
 import (
+	"fmt"
 	"net/http"
 	"net/url"
 	"regexp"
@@ -19,6 +20,7 @@ const (
 	ParamDeliveryID  = "delivery_id"
 	ParamExecutionID = "execution_id"
 	ParamPath        = "path"
+	ParamStatus      = "status"
 	ParamOlderThan   = "older_than"
 	ParamNewerThan   = "newer_than"
 	ParamLimit       = "limit"
@@ -30,7 +32,7 @@ const (
 const OrderStore = "store"
 
 var listParameters = []string{
-	ParamState, ParamProvider, ParamDeliveryID, ParamExecutionID, ParamPath, ParamOlderThan, ParamNewerThan, ParamLimit, ParamOrder, ParamCursor,
+	ParamState, ParamProvider, ParamDeliveryID, ParamExecutionID, ParamPath, ParamStatus, ParamOlderThan, ParamNewerThan, ParamLimit, ParamOrder, ParamCursor,
 }
 
 // StateUnreadable is what operators see of a record that cannot be read.
@@ -53,6 +55,7 @@ type keyFilter struct {
 	states               []string
 	provider             string
 	executionID, path    string
+	status               StatusFilter
 	olderThan, newerThan time.Duration // since the claim
 	ofID                 bool          // only records of some delivery IDs are asked
 }
@@ -61,12 +64,15 @@ type keyFilter struct {
 func (a *API) filterOf(query url.Values) (filter keyFilter, limit int, err error) {
 	filter = keyFilter{
 		states: query[ParamState], provider: query.Get(ParamProvider),
-		executionID: query.Get(ParamExecutionID), path: query.Get(ParamPath), ofID: query.Get(ParamDeliveryID) != "",
+		executionID: query.Get(ParamExecutionID), path: query.Get(ParamPath), status: StatusFilter(query.Get(ParamStatus)), ofID: query.Get(ParamDeliveryID) != "",
 	}
 	for _, state := range filter.states {
 		if !slices.Contains(States, state) {
 			return keyFilter{}, 0, wrongState(state)
 		}
+	}
+	if err = filter.status.Check(); err != nil {
+		return keyFilter{}, 0, wrongRequest("%s=%w", ParamStatus, err)
 	}
 	if filter.olderThan, err = a.durationIn(query, ParamOlderThan); err != nil {
 		return keyFilter{}, 0, err
@@ -130,6 +136,25 @@ func IsOf(provider, filter string) bool {
 	return filter == "" || provider == filter || provider == "" && (filter == "api" || filter == "custom")
 }
 
+// StatusFilter matches the status of the last answer: "404" one, "4xx" a class, and "" any or none.
+type StatusFilter string
+
+var statusFilters = regexp.MustCompile("^([1-5]([0-9][0-9]|xx))?$")
+
+// Check returns an error if the filter matches no status.
+func (f StatusFilter) Check() error {
+	if !statusFilters.MatchString(string(f)) {
+		return fmt.Errorf("%q is not accepted; it is a status such as 422, or a class such as 4xx", string(f))
+	}
+	return nil
+}
+
+// Matches reports whether the filter matches a status, 0 for none.
+func (f StatusFilter) Matches(status int) bool {
+	text := strconv.Itoa(status)
+	return f == "" || string(f) == text || string(f) == text[:1]+"xx"
+}
+
 // wants reports whether a record is one of them. Of a record that cannot be read only the state
 // is known, and that it may be one of the delivery ID by which it was found: then nothing
 // excludes it.
@@ -138,12 +163,13 @@ func (f keyFilter) wants(r *Found) bool {
 		return false
 	}
 	if r.State == StateUnreadable {
-		return f.ofID || f.provider == "" && f.executionID == "" && f.path == "" && f.olderThan == 0 && f.newerThan == 0
+		return f.ofID || f.provider == "" && f.executionID == "" && f.path == "" && f.status == "" && f.olderThan == 0 && f.newerThan == 0
 	}
 	age := r.Now.Sub(r.Record.Claimed)
 	return IsOf(r.Record.Provider, f.provider) &&
 		(f.executionID == "" || r.Record.ExecutionID == f.executionID) &&
 		(f.path == "" || r.Record.Path == f.path[:min(len(f.path), idempotency.MaxPath)]) &&
+		f.status.Matches(r.Record.Status) &&
 		(f.olderThan == 0 || age > f.olderThan) &&
 		(f.newerThan == 0 || age < f.newerThan)
 }

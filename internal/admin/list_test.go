@@ -19,8 +19,8 @@ func TestListByFilters(t *testing.T) {
 		{Provider: "github", ID: "running"},
 		{Provider: "github", ID: "gone", Lease: -time.Hour},
 		{Provider: "github", ID: "done", State: idempotency.Complete},
-		{Provider: "stripe", ID: "done", State: idempotency.Complete, Route: "/other"},
-		{ID: "failed", Path: "/orders", State: idempotency.Released},
+		{Provider: "stripe", ID: "done", State: idempotency.Complete, Status: 422, Route: "/other"},
+		{ID: "failed", Path: "/orders", State: idempotency.Released, Status: 404},
 		{ID: "unknown", State: idempotency.Held},
 	} {
 		o.Put(t, c)
@@ -51,6 +51,11 @@ func TestListByFilters(t *testing.T) {
 		"path=/orders":                      {"failed"},
 		"path=/order":                       {},
 		"provider=&state=&path=&cursor=":    {"", "done", "done", "failed", "gone", "running", "unknown"},
+		"status=422":                        {"done"},
+		"status=4xx":                        {"done", "failed"},
+		"status=4xx&state=released":         {"failed"},
+		"status=2xx&order=store":            {"done"},
+		"status=500&state=unreadable":       {},
 		"older_than=1h":                     {},
 		"newer_than=1h&state=held":          {"unknown"},
 		"newer_than=1d&older_than=1h":       {},

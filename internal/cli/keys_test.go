@@ -306,7 +306,7 @@ func TestOutputThatCannotBeWritten(t *testing.T) {
 func TestEmptyFilters(t *testing.T) {
 	r := newRig(t)
 	r.a.put(t, "", "one", "run 1", idempotency.Complete)
-	for _, flag := range []string{"--state", "--provider", "--delivery-id", "--execution-id", "--older-than", "--newer-than"} {
+	for _, flag := range []string{"--state", "--provider", "--delivery-id", "--execution-id", "--status", "--older-than", "--newer-than"} {
 		r.want(t, 2, []string{"list", flag, ""}, flag+" is empty")
 	}
 }
@@ -359,6 +359,7 @@ func TestMistakesOfTheKeysCommand(t *testing.T) {
 		{[]string{"list", "--stat", "held"}, 2, []string{"--stat"}},
 		{[]string{"list", "--state", "helt"}, 2, []string{`"helt"`, "in_flight, lapsed, complete, released, held, unreadable"}},
 		{[]string{"list", "--older-than", "yesterday"}, 2, []string{`"yesterday"`, "7d"}},
+		{[]string{"list", "--status", "4x"}, 2, []string{`"4x"`, "4xx"}},
 		{[]string{"list", "--limit", "0"}, 2, []string{"--limit 0"}},
 		{[]string{"list", "--limit", "ten"}, 2, []string{`"ten"`}},
 		{[]string{"list", "--all", "--limit", "5"}, 2, []string{"--all", "--limit"}},

@@ -19,7 +19,7 @@ import (
 
 // filters are the parameters of a list that are flags of one value.
 var filters = []string{
-	admin.ParamProvider, admin.ParamDeliveryID, admin.ParamExecutionID, admin.ParamPath,
+	admin.ParamProvider, admin.ParamDeliveryID, admin.ParamExecutionID, admin.ParamPath, admin.ParamStatus,
 	admin.ParamOlderThan, admin.ParamNewerThan,
 }
 
@@ -47,6 +47,7 @@ read and refuses writes, and why.`,
 	text("delivery-id", "Only keys of this delivery ID")
 	text("execution-id", "Only the key of this execution")
 	text("path", "Only keys of requests to this path, as the client sent it")
+	text("status", "Only keys whose last answer had this status, such as 422 or 4xx", "422", "4xx", "5xx")
 	text("older-than", "Only keys that were claimed longer ago than this, such as 15m or 7d", "15m", "1h", "1d")
 	text("newer-than", "Only keys that were claimed within this time, such as 1d", "15m", "1h", "1d")
 	cmd.Flags().Int(admin.ParamLimit, admin.DefaultKeys, "How many keys to list at most")

@@ -141,7 +141,7 @@ func TestHostileTextsStayText(t *testing.T) {
 		`<script>alert(1)</script>`, `"><img src=x onerror=alert(1)>`, `javascript:alert(1)`, `{{.}}`, `</title><b>`, `?key=1&do=release`,
 		"a\x00b\x1b[2Jc", "abc\u202edcba", `' onmouseover='alert(1)`,
 	}
-	queries := []string{"", "state=attention", "q=" + strings.Repeat("%22%3E%3Cb%3E", 9), "provider=%3Cscript%3E", "key=%3Cb%3E", "state=%3Cb%3E"}
+	queries := []string{"", "state=attention", "q=" + strings.Repeat("%22%3E%3Cb%3E", 9), "provider=%3Cscript%3E", "key=%3Cb%3E", "state=%3Cb%3E", "status=%3Cb%3E"}
 	for i, text := range hostile {
 		for _, state := range []idempotency.State{idempotency.Complete, idempotency.Held, idempotency.Released} {
 			key := r.store.Put(t, admintest.Run{
@@ -226,6 +226,7 @@ func TestHeadersOfAllAnswers(t *testing.T) {
 		"PUT /?":                               {405, "text/html; charset=utf-8"},
 		"POST /?":                              {400, "text/html; charset=utf-8"},
 		"GET /?key=1":                          {400, "text/html; charset=utf-8"},
+		"GET /?status=odd":                     {400, "text/html; charset=utf-8"},
 		"GET /?state=odd":                      {400, "text/html; charset=utf-8"},
 		"GET /?key=" + strings.Repeat("0", 64): {404, "text/html; charset=utf-8"},
 	} {

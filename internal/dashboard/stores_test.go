@@ -59,6 +59,9 @@ func TestManyKeysOfTwoStores(t *testing.T) {
 			"state=held&provider=github":       "Deliveries 12 ",
 			"provider=github":                  "the newest 100 of 3 000",
 			"provider=api":                     "Deliveries 2 ", // those without one
+			"status=500":                       "Deliveries 30 ",
+			"status=5xx&state=attention":       "Deliveries 30 ",
+			"status=404":                       "No delivery like that",
 			"state=in_flight":                  "Deliveries 1 ",
 			"state=in_flight&provider=shopify": "No delivery like that",
 		} {

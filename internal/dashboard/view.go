@@ -88,6 +88,9 @@ func (p *Page) view(r *http.Request) *view {
 		v.After = ""
 		v.problem(http.StatusBadRequest, "The page of the list is unknown. This is the first one.")
 	}
+	if err := admin.StatusFilter(v.Status).Check(); err != nil {
+		v.problem(http.StatusBadRequest, "The status "+plain(err.Error())+".")
+	}
 	v.Chart = p.History.chart(v.now)
 	found := v.search(r.Context(), open, after)
 	s := scanStores(r.Context(), open, after, v.inList)
@@ -149,7 +152,8 @@ func (v *view) inList(f *admin.Found, a alert) bool {
 		q := strings.TrimSpace(v.Q)
 		return q != "" && (q == f.Record.ExecutionID || q == f.Record.ParentID)
 	}
-	return (v.State == "" || v.State == f.State || v.State == string(a) || v.State == anyAlert && a != "") && admin.IsOf(f.Record.Provider, v.Provider)
+	return (v.State == "" || v.State == f.State || v.State == string(a) || v.State == anyAlert && a != "") && admin.IsOf(f.Record.Provider, v.Provider) &&
+		admin.StatusFilter(v.Status).Matches(f.Record.Status)
 }
 
 // show shows what a scan found.
