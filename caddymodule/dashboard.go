@@ -2,9 +2,11 @@ package caddymodule
 
 import (
 	"cmp"
+	"iter"
 	"net"
 	"net/http"
 	"net/netip"
+	"slices"
 	"strings"
 	"sync"
 
@@ -59,7 +61,7 @@ func (*Dashboard) CaddyModule() caddy.ModuleInfo {
 // Provision implements [caddy.Provisioner].
 func (d *Dashboard) Provision(ctx caddy.Context) error {
 	d.page = &dashboard.Page{
-		Open: openStores, History: history(), Title: d.Title, Bodies: d.Bodies, CopyBound: engine.CopyBound,
+		Open: openStores, History: history(), Title: d.Title, Bodies: d.Bodies, CopyBound: engine.CopyBound, LimitsAttempts: limitsAttempts,
 	}
 	if app, err := ctx.AppIfConfigured("dedup"); err == nil { // without it, no namespace is written
 		d.page.Namespace = app.(*App).shownNamespace
@@ -82,11 +84,10 @@ func (d *Dashboard) ServeHTTP(w http.ResponseWriter, r *http.Request, _ caddyhtt
 // namesHost reports whether the configuration of the server names the host of a request.
 func namesHost(r *http.Request) bool {
 	server, ok := r.Context().Value(caddyhttp.ServerCtxKey).(*caddyhttp.Server)
-	return ok && routesName(server.Routes, r)
-}
-
-func routesName(routes caddyhttp.RouteList, r *http.Request) bool {
-	for _, route := range routes {
+	if !ok {
+		return false
+	}
+	for route := range eachRoute(server.Routes) {
 		for _, set := range route.MatcherSets {
 			for _, matcher := range set {
 				if hosts, ok := matcher.(*caddyhttp.MatchHost); ok {
@@ -96,13 +97,55 @@ func routesName(routes caddyhttp.RouteList, r *http.Request) bool {
 				}
 			}
 		}
-		for _, handler := range route.Handlers {
-			if subroute, ok := handler.(*caddyhttp.Subroute); ok && routesName(subroute.Routes, r) {
-				return true
+	}
+	return false
+}
+
+// limitsAttempts reports whether a handler of an active configuration has max_attempts.
+func limitsAttempts() bool {
+	for _, app := range activeApps() {
+		module, err := app.ctx.AppIfConfigured("http")
+		if err != nil {
+			continue
+		}
+		for _, server := range module.(*caddyhttp.App).Servers {
+			for route := range eachRoute(server.Routes) {
+				for _, handler := range route.Handlers {
+					if dedup, ok := handler.(*Handler); ok && dedup.MaxAttempts > 0 {
+						return true
+					}
+				}
 			}
 		}
 	}
 	return false
+}
+
+// activeApps returns the apps of the active configurations.
+func activeApps() []*App {
+	activeConfigs.mu.Lock()
+	defer activeConfigs.mu.Unlock()
+	return slices.Clone(activeConfigs.apps)
+}
+
+// eachRoute iterates over routes and those within them.
+func eachRoute(routes caddyhttp.RouteList) iter.Seq[caddyhttp.Route] {
+	return func(yield func(caddyhttp.Route) bool) {
+		for _, route := range routes {
+			if !yield(route) {
+				return
+			}
+			for _, handler := range route.Handlers {
+				if subroute, ok := handler.(*caddyhttp.Subroute); ok {
+					for inner := range eachRoute(subroute.Routes) {
+						if !yield(inner) {
+							return
+						}
+					}
+				}
+			}
+		}
+	}
 }
 
 // isAddress reports whether a host is localhost or an IP address, with a port or without one.

@@ -209,3 +209,17 @@ func TestPageRefusesForeignHosts(t *testing.T) {
 		s.stop()
 	}
 }
+
+// The page mentions exhausted attempts where a handler of any site limits them.
+func TestPageKnowsOfMaxAttempts(t *testing.T) {
+	for limit, want := range map[string]bool{"": false, "max_attempts 2": true} {
+		s := serve(t, "handle /orders {", "dedup {", limit, "}", "}", "respond ok")
+		if got := limitsAttempts(); got != want {
+			t.Errorf("%q: got %v", limit, got)
+		}
+		s.stop()
+		if limitsAttempts() {
+			t.Errorf("%q: a configuration that has stopped counts", limit)
+		}
+	}
+}

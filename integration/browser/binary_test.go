@@ -76,7 +76,7 @@ func serve(t *testing.T, upstream string) string {
 		store memory
 	}
 }
-http://:PORT {
+http://hooks.example.com:PORT, http://127.0.0.1:PORT {
 	handle_path /ops/* {
 		dedup_dashboard title production
 	}

@@ -81,7 +81,7 @@ func TestPageInABrowser(t *testing.T) {
 				b.do("loading the page again", chromedp.Reload())
 			}
 			b.await("#delivery", "With 201. The response is kept")
-			if err := b.shows("#attention", "Nothing."); err != nil {
+			if err := b.shows("#attention", "No key."); err != nil {
 				t.Error(err)
 			}
 		})

@@ -98,6 +98,10 @@ func TestPageFitsItsWindow(t *testing.T) {
 			b.do("opening the page", chromedp.Navigate("http://hooks.example.com/ops/"))
 			b.await("#attention", deliveryID)
 			b.await(".brand", "production · hooks.example.com · payments")
+			header, err := chromedp.Run(b.ctx, chromedp.Evaluate[float64](`document.querySelector(".top").getBoundingClientRect().height`))
+			if err != nil || header > 110 {
+				t.Errorf("the header takes %v pixels of the window: %v", header, err)
+			}
 			take("list")
 			b.do("searching for nothing", chromedp.Navigate("http://hooks.example.com/ops/?q=nothing"))
 			b.await("#said", "Nothing found.")

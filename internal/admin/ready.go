@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 )
@@ -59,8 +60,8 @@ func errNoStore() error {
 	return problemOf(http.StatusServiceUnavailable, errors.New("no store is open: no configuration with dedup has started"))
 }
 
-// readiness asks the stores that a configuration uses at once, each within its timeout, and leaves all. The
-// error is a problem that names those that do not answer.
+// readiness asks the stores that a configuration uses, and leaves all. The error is a problem that
+// names those that are not ready.
 func readiness(ctx context.Context, open []Store) (answer ReadyAnswer, err error) {
 	for _, store := range open {
 		if !store.InUse() {
@@ -72,6 +73,16 @@ func readiness(ctx context.Context, open []Store) (answer ReadyAnswer, err error
 	if len(open) == 0 {
 		return answer, errNoStore()
 	}
+	all := Ready(ctx, open)
+	if slices.ContainsFunc(all, func(one Readiness) bool { return !one.Ready }) {
+		return answer, unaskedProblem(all)
+	}
+	answer.Stores = all
+	return answer, nil
+}
+
+// Ready asks the stores in parallel whether they are ready, each within its timeout.
+func Ready(ctx context.Context, open []Store) []Readiness {
 	all := make([]Readiness, len(open))
 	var asked sync.WaitGroup
 	for i, store := range open {
@@ -85,13 +96,7 @@ func readiness(ctx context.Context, open []Store) (answer ReadyAnswer, err error
 		})
 	}
 	asked.Wait()
-	for _, one := range all {
-		if !one.Ready {
-			return answer, unaskedProblem(all)
-		}
-	}
-	answer.Stores = all
-	return answer, nil
+	return all
 }
 
 // unaskedProblem names the stores that do not answer.

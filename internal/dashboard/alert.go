@@ -23,9 +23,17 @@ const (
 var advice = map[alert]string{
 	alertHeld:        "It is unknown whether the service executed it. Check the service. If it did not, release the key and have the delivery sent again. If it did, complete the key.",
 	alertFailureKept: "The kept response is a failure, and duplicates get it. Fix the service, then release the key and have the delivery sent again.",
-	alertFailing:     "The latest run failed. Check the log of the service. The next delivery runs. If it is refused because no attempt is left, use caddy-dedup keys release.",
-	alertLapsed:      "Its process died, hangs, or cannot reach the store. The next delivery takes over. If it is refused because no attempt is left, release the key.",
+	alertFailing:     "The latest run failed. Check the log of the service. The next delivery runs.",
+	alertLapsed:      "Its process died, hangs, or cannot reach the store. The next delivery takes over.",
 	alertUnreadable:  "The record cannot be read. If the cause cannot be fixed, forget the key.",
+}
+
+// advice returns what an operator can do. limited reports whether a handler has max_attempts.
+func (a alert) advice(limited bool) string {
+	if limited && (a == alertFailing || a == alertLapsed) {
+		return advice[a] + " If it is refused because no attempt is left, release the key (caddy-dedup keys release)."
+	}
+	return advice[a]
 }
 
 // alertFor returns the alert of a record. A request that was only observed was not refused, and

@@ -76,7 +76,7 @@ func (p *Page) copyBound() string {
 }
 
 func (v *view) deliveryOf(f *admin.Found, kept keptResponse) *delivery {
-	d := &delivery{row: v.rowOf(f), Advice: advice[alertFor(f)], Timeline: timeline(f), Fields: fieldsOf(f), Response: responseOf(kept)}
+	d := &delivery{row: v.rowOf(f), Advice: alertFor(f).advice(v.limited), Timeline: timeline(f, v.limited), Fields: fieldsOf(f), Response: responseOf(kept)}
 	if f.Unreadable != nil {
 		d.Unreadable = plain(f.Unreadable.Error())
 	}
@@ -106,7 +106,7 @@ type moment struct {
 }
 
 // timeline tells what the record says of a key, in the order of time.
-func timeline(f *admin.Found) (all []moment) {
+func timeline(f *admin.Found, limited bool) (all []moment) {
 	r := f.Record
 	add := func(at time.Time, mark, title, text string) {
 		all = append(all, moment{at: at, Title: title, Text: text, Mark: mark})
@@ -126,7 +126,7 @@ func timeline(f *admin.Found) (all []moment) {
 		add(r.Claimed, "begin", "Claimed", fmt.Sprintf("Attempt %d began.", max(1, r.Attempt)))
 	}
 	if !r.Ended.IsZero() {
-		mark, text := endOf(f)
+		mark, text := endOf(f, limited)
 		add(r.Ended, mark, "Ended", text)
 	}
 	switch f.State {
@@ -145,7 +145,7 @@ func timeline(f *admin.Found) (all []moment) {
 }
 
 // endOf says how the latest run ended.
-func endOf(f *admin.Found) (mark, text string) {
+func endOf(f *admin.Found, limited bool) (mark, text string) {
 	r, with := f.Record, "Without a response."
 	if r.Status != 0 {
 		with = fmt.Sprintf("With %d.", r.Status)
@@ -163,8 +163,10 @@ func endOf(f *admin.Found) (mark, text string) {
 		return "bad", "The service was not reached. The next delivery runs."
 	case f.ByOperator():
 		return "note", with
-	default:
+	case limited:
 		return "bad", with + " The response is not kept. The next delivery runs, if an attempt is left."
+	default:
+		return "bad", with + " The response is not kept. The next delivery runs."
 	}
 }
 

@@ -12,7 +12,7 @@ type group int
 
 const (
 	executed group = iota
-	absorbed
+	answered
 	refused
 	unprotected
 	groups
@@ -21,7 +21,7 @@ const (
 // groupTexts name the groups, in the order in which a bar is stacked, from below.
 var groupTexts = [groups]struct{ name, title, text string }{
 	executed:    {"executed", "Executed", "requests that ran"},
-	absorbed:    {"absorbed", "Absorbed", "duplicates that were answered without the service"},
+	answered:    {"answered", "Duplicates answered", "without the service"},
 	refused:     {"refused", "Refused", "requests that were refused"},
 	unprotected: {"unprotected", "Unprotected", "requests that passed without a key or a store"},
 }
@@ -29,7 +29,7 @@ var groupTexts = [groups]struct{ name, title, text string }{
 // groupOf has the groups of outcomes. Outcomes that are not in it are refusals.
 var groupOf = map[string]group{
 	"executed": executed, "forced": executed, "passed": executed,
-	"replayed": absorbed, "waited": absorbed, "acknowledged": absorbed, "conflict": absorbed, "see_other": absorbed, "not_kept": absorbed,
+	"replayed": answered, "waited": answered, "acknowledged": answered, "conflict": answered, "see_other": answered, "not_kept": answered,
 	"missing": unprotected, "unusable": unprotected, "unprotected": unprotected,
 }
 

@@ -61,7 +61,7 @@ func TestChart(t *testing.T) {
 	for _, l := range c.Legend {
 		sums = append(sums, l.Name+" "+l.Sum)
 	}
-	if got := strings.Join(sums, ", "); got != "executed 2\u202f000, absorbed 500, refused 1\u202f500, unprotected 3" {
+	if got := strings.Join(sums, ", "); got != "executed 2\u202f000, answered 500, refused 1\u202f500, unprotected 3" {
 		t.Errorf("the legend says %s", got)
 	}
 	below := uint64(chartHeight)

@@ -36,6 +36,9 @@ type Page struct {
 	// key was changed or forgotten.
 	CopyBound time.Duration
 
+	// LimitsAttempts reports whether a handler has max_attempts; nil for none.
+	LimitsAttempts func() bool
+
 	crossOrigin http.CrossOriginProtection
 }
 

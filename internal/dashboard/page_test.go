@@ -58,7 +58,7 @@ func TestOrderOfThePage(t *testing.T) {
 	if len(a.has("chart", "rect")) != 4 || len(a.has("chart", "details")) != 0 {
 		t.Errorf("there is a chart before there is something to draw: %s", a.words("chart"))
 	}
-	for _, want := range []string{"Executed 7", "Absorbed 3", "Refused 0"} {
+	for _, want := range []string{"Executed 7", "Duplicates answered 3", "Refused 0"} {
 		if !strings.Contains(a.words("chart"), want) {
 			t.Errorf("the chart says %q, want %q", a.words("chart"), want)
 		}

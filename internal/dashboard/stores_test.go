@@ -15,7 +15,7 @@ import (
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
 
-// The newest records are listed and the oldest alerts are shown, in whatever order the
+// The newest records are listed and the newest alerts are shown, in whatever order the
 // stores list them. All are counted, and every store is read.
 func TestManyKeysOfTwoStores(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -41,12 +41,12 @@ func TestManyKeysOfTwoStores(t *testing.T) {
 			t.Errorf("%d rows, the first %s", len(rows), textOf(rows[0]))
 		}
 		got := a.words("attention")
-		for _, want := range []string{"13 held", "delivery-7 github", "delivery-1007 github", "30 failing", "delivery-3 github", "delivery-403 github"} {
+		for _, want := range []string{"13 held", "elsewhere", "delivery-2007 github", "30 failing", "delivery-2903 github", "delivery-2503 github"} {
 			if !strings.Contains(got, want) {
 				t.Errorf("%s does not need attention: %s", want, got)
 			}
 		}
-		if strings.Contains(got, "delivery-1257") || strings.Contains(got, "delivery-503") {
+		if strings.Contains(got, "delivery-1757") || strings.Contains(got, "delivery-2403") {
 			t.Errorf("too much needs attention: %s", got)
 		}
 		if len(a.text) > 200<<10 {
@@ -104,10 +104,10 @@ func TestStoreUnavailable(t *testing.T) {
 	key := r.store.Put(t, admintest.Run{ID: "one", State: idempotency.Held})
 	r.store.Away.Store(true)
 	a := r.want(http.StatusOK, "")
-	if got := a.words("said"); !strings.Contains(got, "store one: the <store> is away. Its keys") {
+	if got := a.words("said"); !strings.Contains(got, "The store is not ready. the <store> is away.") || strings.Count(got, "away") != 1 {
 		t.Errorf("it says %q", got)
 	}
-	if got := a.words("attention"); !strings.Contains(got, "Nothing among the keys that were read") {
+	if got := a.words("attention"); !strings.Contains(got, "No key of those that were read") {
 		t.Errorf("needs attention: %s", got)
 	}
 	for _, query := range []string{"key=" + key.String(), "q=one", "q=" + strings.Repeat("0", 64)} {
@@ -122,6 +122,9 @@ func TestStoreUnavailable(t *testing.T) {
 
 	other := r.open("two")
 	other.Put(t, admintest.Run{ID: "two", State: idempotency.Held})
+	if got := r.want(http.StatusOK, "").words("said"); got != "The store is not ready. store one: the <store> is away." {
+		t.Errorf("beside another store it says %q", got)
+	}
 	if a = r.want(http.StatusServiceUnavailable, "q=two"); !strings.Contains(a.words("delivery"), "two held") || !strings.Contains(a.words("said"), "The search is incomplete") {
 		t.Errorf("found is %s: %s", a.words("delivery"), a.words("said"))
 	}
@@ -129,6 +132,61 @@ func TestStoreUnavailable(t *testing.T) {
 	if a = r.want(http.StatusOK, ""); a.words("said") != "" || !strings.Contains(a.words("attention"), "2 held") {
 		t.Errorf("the store is back, and the page says %q, %s", a.words("said"), a.words("attention"))
 	}
+}
+
+// A store that refuses writes can be read, and has no key that needs attention.
+func TestStoreRefusesWrites(t *testing.T) {
+	r := newRig(t)
+	key := r.store.Put(t, admintest.Run{ID: "one", State: idempotency.Complete})
+	r.store.Full.Store(true)
+	if err := r.store.Release(t.Context(), key, idempotency.Precondition{}); err == nil {
+		t.Fatal("a full store takes a write")
+	}
+	a := r.want(http.StatusOK, "")
+	if got := a.words("said"); !strings.HasPrefix(got, "The store refuses writes. "+idempotency.ErrFull.Error()+" (since 20") {
+		t.Errorf("it says %q", got)
+	}
+	if got := textOf(a.has("", "title")[0]); !strings.HasPrefix(got, "The store refuses writes · ") {
+		t.Errorf("the title is %q", got)
+	}
+	r.store.Unused = true // by a configuration, so that no request asks it
+	if got := r.want(http.StatusOK, "").words("said"); got != "" {
+		t.Errorf("of a store out of use it says %q", got)
+	}
+}
+
+// What has failed in the last hour stands before what has failed longer ago, the newest first.
+func TestFailuresOfTheLastHourFirst(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t)
+		for _, run := range []admintest.Run{
+			{ID: "held before", State: idempotency.Held}, {ID: "failed before", State: idempotency.Released, Status: 500}, {}, {},
+			{ID: "failed", State: idempotency.Released, Status: 500}, {ID: "failed again", State: idempotency.Released, Status: 500},
+		} {
+			if run.ID == "" {
+				time.Sleep(31 * time.Minute)
+				continue
+			}
+			run.Retention = 24 * time.Hour
+			r.store.Put(t, run)
+			time.Sleep(time.Millisecond)
+		}
+		for _, limited := range []bool{false, true} {
+			r.page.LimitsAttempts = func() bool { return limited }
+			got := r.want(http.StatusOK, "").words("attention")
+			last := -1
+			for _, text := range []string{"2 failing", "failed again ", "failed ", "For more than an hour", "1 held", "held before", "1 failing", "failed before"} {
+				at := last + 1 + strings.Index(got[last+1:], text)
+				if at <= last {
+					t.Fatalf("%q is missing or too early: %s", text, got)
+				}
+				last = at
+			}
+			if strings.Contains(got, "no attempt is left") != limited {
+				t.Errorf("limited: %v: it says %s", limited, got)
+			}
+		}
+	})
 }
 
 func TestSearch(t *testing.T) {

@@ -24,16 +24,19 @@ const (
 // view is what the templates show.
 type view struct {
 	address
-	now    time.Time
-	status int
+	now     time.Time
+	status  int
+	limited bool // a handler has max_attempts
 
-	Place   string   // which installation it is: a text of the configuration, the host, the namespace
-	Problem string   // why something is not shown, or was not done
-	Notice  string   // what was done
-	NoStore bool     // none is open
-	Failed  []string // the stores that could not be read, and why
+	Place   string  // which installation it is: a text of the configuration, the host, the namespace
+	Problem string  // why something is not shown, or was not done
+	Notice  string  // what was done
+	NoStore bool    // none is open
+	Faults  []fault // what is wrong with the stores now
+	Unread  bool    // not all records were read
 
-	Alerts     []alertView
+	Alerts     []alertView // of the last hour
+	Older      []alertView
 	Chart      chart
 	States     []option // of the filter
 	Rows       []row
@@ -79,6 +82,9 @@ func (p *Page) view(r *http.Request) *view {
 	open := p.Open()
 	defer admin.LeaveAll(open)
 	v := &view{address: addressOf(r.URL.Query()), now: time.Now(), status: http.StatusOK, Place: p.place(r), NoStore: len(open) == 0}
+	if p.LimitsAttempts != nil {
+		v.limited = p.LimitsAttempts()
+	}
 	if v.tooLong() {
 		v.address = address{}
 		v.problem(http.StatusBadRequest, "The text is too long for the page. Search for it with caddy-dedup keys show.")
@@ -99,7 +105,7 @@ func (p *Page) view(r *http.Request) *view {
 	}
 	v.show(s)
 	p.showDelivery(r, open, v)
-	if v.Q != "" && v.Key == "" && len(v.Rows) == 0 && v.Problem == "" && len(v.Failed) == 0 {
+	if v.Q != "" && v.Key == "" && len(v.Rows) == 0 && v.Problem == "" && len(s.Failed) == 0 {
 		v.Notice = "Nothing found. It never arrived, it arrived without this ID, it has expired, or it is of another namespace."
 		if v.Incomplete != "" {
 			v.Notice += " Execution IDs were only searched among the keys that were read."
@@ -158,9 +164,7 @@ func (v *view) inList(f *admin.Found, a alert) bool {
 
 // show shows what a scan found.
 func (v *view) show(s *scan) {
-	for _, store := range s.Failed {
-		v.Failed = append(v.Failed, failure(store.Store, store.Error))
-	}
+	v.Faults, v.Unread = s.faults(), s.Search.Incomplete() || v.NoStore
 	list := s.Result
 	v.Updated, v.Read, v.Incomplete = whenOf(v.now, v.now), grouped(s.Read), plain(strings.Join(s.More, ", "))
 	if v.Count = grouped(list.Count); list.Count > len(list.Found) {
@@ -174,18 +178,8 @@ func (v *view) show(s *scan) {
 		v.Rows = append(v.Rows, v.rowOf(f))
 	}
 	for _, a := range alerts {
-		top := s.alerts[a]
-		if top.Count == 0 {
-			continue
-		}
-		shown := alertView{
-			State: stateNamed(string(a)), Count: grouped(top.Count), Advice: advice[a],
-			Link: v.With("state", string(a), "key", "", "q", "", "after", ""),
-		}
-		for _, f := range top.Found {
-			shown.Rows = append(shown.Rows, v.rowOf(f))
-		}
-		v.Alerts = append(v.Alerts, shown)
+		v.Alerts = v.appendAlert(v.Alerts, a, s.alerts[alertGroup{a, false}])
+		v.Older = v.appendAlert(v.Older, a, s.alerts[alertGroup{a, true}])
 	}
 	v.States = []option{{Title: "all states"}, {Name: anyAlert, Title: "needs attention"}}
 	for _, name := range append([]string{string(alertFailing), string(alertFailureKept)}, admin.States...) {
@@ -197,6 +191,20 @@ func (v *view) show(s *scan) {
 		return
 	}
 	v.States[chosen].Chosen = true
+}
+
+func (v *view) appendAlert(to []alertView, a alert, top *admin.Top) []alertView {
+	if top.Count == 0 {
+		return to
+	}
+	shown := alertView{
+		State: stateNamed(string(a)), Count: grouped(top.Count), Advice: a.advice(v.limited),
+		Link: v.With("state", string(a), "key", "", "q", "", "after", ""),
+	}
+	for _, f := range top.Found {
+		shown.Rows = append(shown.Rows, v.rowOf(f))
+	}
+	return append(to, shown)
 }
 
 func (v *view) rowOf(f *admin.Found) row {
@@ -227,6 +235,9 @@ func nameOf(f *admin.Found) string {
 
 // Title is the title of the document.
 func (v *view) Title() string {
+	if len(v.Faults) > 0 {
+		return strings.TrimSuffix(v.Faults[0].Title, ".")
+	}
 	if v.Delivery != nil {
 		return v.Delivery.State.Word + " " + v.Delivery.ID
 	}

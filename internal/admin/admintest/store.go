@@ -162,6 +162,7 @@ type Run struct {
 	Header                               map[string][]string
 	Body, Reason                         string
 	Lease                                time.Duration // an hour if 0
+	Retention                            time.Duration // an hour if 0
 	Hold                                 bool
 }
 
@@ -183,7 +184,7 @@ func (s *Store) Put(t testing.TB, r Run) idempotency.Key {
 	claimed, err := s.Records.Claim(context.Background(), idempotency.Claim{
 		Key: key, Token: "secret-token", ExecutionID: cmp.Or(r.Execution, "execution of "+plain+r.Route),
 		Origin: idempotency.Origin{Provider: r.Provider, DeliveryID: r.ID, Parts: r.Parts, Method: "POST", Host: "example.com", Path: r.Path},
-		Terms:  idempotency.Terms{Lease: cmp.Or(r.Lease, time.Hour), Retention: time.Hour, Hold: r.Hold},
+		Terms:  idempotency.Terms{Lease: cmp.Or(r.Lease, time.Hour), Retention: cmp.Or(r.Retention, time.Hour), Hold: r.Hold},
 	})
 	if err != nil || claimed.Verdict != idempotency.Proceed {
 		t.Fatalf("claim of %+v: %v, %v", r, claimed.Verdict, err)
@@ -191,7 +192,7 @@ func (s *Store) Put(t testing.TB, r Run) idempotency.Key {
 	if r.State == "" {
 		return key
 	}
-	settlement := idempotency.Settlement{State: r.State, Counted: true, Retention: time.Hour, Reason: r.Reason}
+	settlement := idempotency.Settlement{State: r.State, Counted: true, Retention: cmp.Or(r.Retention, time.Hour), Reason: r.Reason}
 	if r.Status != 0 {
 		settlement.Response = &idempotency.Response{Status: r.Status, Header: r.Header, Body: []byte(r.Body)}
 	}

@@ -55,10 +55,11 @@
   const button = document.createElement("button");
   button.type = "button";
   button.className = "pause";
-  button.textContent = "Pause updates";
+  button.textContent = "Pause";
+  button.title = "Stop and resume the updates of this page";
   button.addEventListener("click", () => {
     paused = !paused;
-    button.textContent = paused ? "Resume updates" : "Pause updates";
+    button.textContent = paused ? "Resume" : "Pause";
     schedule(0);
   });
   document.querySelector(".top").append(button);
