@@ -2,9 +2,9 @@ package cli
 
 import (
 	"bufio"
-	"encoding/hex"
 	"errors"
 	"fmt"
+	"maps"
 	"net/url"
 	"slices"
 	"strconv"
@@ -76,8 +76,16 @@ func selectKeys(cmd *cobra.Command, args []string) (*selection, error) {
 	provider := cmd.Flag("provider").Value.String()
 	s := &selection{client: client}
 	seen := make(map[string]bool)
+	take := func(records []admin.Record) {
+		for _, record := range records {
+			if name := record.Key + " " + record.Store; !seen[name] {
+				seen[name] = true
+				s.found = append(s.found, record)
+			}
+		}
+	}
 	var unknown []string
-	hint := ""
+	digits := make(map[string][]admin.Record) // by the digits of lists
 	for _, arg := range args {
 		records, passedOver, err := client.find(cmd.Context(), arg, provider)
 		switch {
@@ -85,11 +93,10 @@ func selectKeys(cmd *cobra.Command, args []string) (*selection, error) {
 			return nil, err
 		case err != nil:
 			s.failed, s.unasked = errors.Join(s.failed, fmt.Errorf("%q: %w", arg, err)), true
+		case len(records) == 0 && listedDigits.MatchString(arg):
+			digits[arg] = nil
 		case len(records) == 0:
 			unknown = append(unknown, strconv.Quote(arg))
-			if _, err := hex.DecodeString(arg); err == nil && len(arg) == listedDigits {
-				hint = "; a key has 64 digits: keys list --wide shows them all"
-			}
 		}
 		for _, store := range passedOver {
 			if !seen[store.Store] {
@@ -97,11 +104,21 @@ func selectKeys(cmd *cobra.Command, args []string) (*selection, error) {
 				s.failed = errors.Join(s.failed, notAsked(store))
 			}
 		}
-		for _, record := range records {
-			if name := record.Key + " " + record.Store; !seen[name] {
-				seen[name] = true
-				s.found = append(s.found, record)
-			}
+		take(records)
+	}
+	if len(digits) > 0 {
+		if err := client.findDigits(cmd.Context(), digits, provider); err != nil {
+			s.failed, s.unasked = errors.Join(s.failed, err), true
+		}
+	}
+	for _, arg := range slices.Sorted(maps.Keys(digits)) {
+		switch records := digits[arg]; {
+		case len(records) == 0:
+			unknown = append(unknown, strconv.Quote(arg))
+		case slices.ContainsFunc(records, func(r admin.Record) bool { return r.Key != records[0].Key }):
+			s.failed = errors.Join(s.failed, wrongUsage("%s stands in several keys; name one by its 64 digits, which keys list --wide shows", arg))
+		default:
+			take(records)
 		}
 	}
 	if len(unknown) > 0 {
@@ -112,7 +129,7 @@ func selectKeys(cmd *cobra.Command, args []string) (*selection, error) {
 				of += " (did you mean " + delivery.Alternatives(near) + "?)"
 			}
 		}
-		s.failed = errors.Join(s.failed, fmt.Errorf("there is no key and no delivery ID %s%s%s", strings.Join(unknown, ", "), of, hint))
+		s.failed = errors.Join(s.failed, fmt.Errorf("there is no key and no delivery ID %s%s", strings.Join(unknown, ", "), of))
 	}
 	return s, nil
 }

@@ -236,6 +236,17 @@ func (c *adminClient) withBody(ctx context.Context, found admin.Record) (admin.R
 	return found, fmt.Errorf("%s does not have it any more", found.Store)
 }
 
+// findDigits adds the records whose keys have the digits of lists. It reads all keys.
+func (c *adminClient) findDigits(ctx context.Context, digits map[string][]admin.Record, provider string) error {
+	return c.walk(ctx, make(url.Values), func(page admin.Page) {
+		for _, r := range page.Keys {
+			if records, wanted := digits[keyDigits(r.Key)]; wanted && (provider == "" || r.Provider == provider || r.State == admin.StateUnreadable) {
+				digits[keyDigits(r.Key)] = append(records, r)
+			}
+		}
+	})
+}
+
 // find returns the records that an argument names: a key, or all keys of a delivery ID.
 // A delivery ID may look like a key: some senders use hashes. With an error come those of
 // the stores that have answered. Unasked are stores that have not, and that no request uses.

@@ -18,7 +18,8 @@ var keysCommand = caddycmd.Command{
 	Short: "Lists and shows keys, releases, completes and forgets them",
 	Long: `
 Asks a running caddy-dedup about its keys, by its admin API. A key is named by
-its 64 hex digits, as in the log, or by the delivery ID that the sender knows.
+its 64 hex digits, as in the log, by the 16 of them that lists show, or by the
+delivery ID that the sender knows.
 
 The admin API is that of --address, else of $CADDY_ADMIN, else at Caddy's
 default, localhost:2019, else at the socket in the data directory where the

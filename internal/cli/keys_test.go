@@ -180,15 +180,35 @@ func TestProviderCountsForAKeyToo(t *testing.T) {
 	r.want(t, 0, []string{"show", "--provider", "github", key.String()}, "held")
 }
 
-// A list has 16 digits of a key; who copies them learns where the others are.
-func TestTheFirstDigitsAreNoKey(t *testing.T) {
+// The digits of a list name a key.
+func TestDigitsOfAList(t *testing.T) {
 	r := newRig(t)
-	key := r.a.put(t, "github", "one", "run 1", idempotency.Held).String()
-	for _, command := range []string{"show", "release", "complete", "forget"} {
-		r.want(t, 1, []string{command, key[:16]}, "no key and no delivery ID", "keys list --wide")
+	one := r.a.Put(t, admintest.Run{ID: "one", Route: "/a", State: idempotency.Held})
+	other := r.a.Put(t, admintest.Run{ID: "one", Route: "/b", State: idempotency.Held})
+	printed, _ := r.want(t, 0, []string{"list"}, one.String()[16:32], other.String()[16:32])
+	if strings.Contains(printed, one.String()[:16]) {
+		t.Errorf("the list has the digits that all keys of the ID begin with:\n%s", printed)
 	}
-	if _, said := r.want(t, 1, []string{"show", key[:15]}, "no key and no delivery ID"); strings.Contains(said, "--wide") {
-		t.Errorf("15 digits are in no list, and it says %q", said)
+	r.want(t, 0, []string{"release", other.String()[16:32], other.String()}, "released "+other.String())
+	if got := r.a.State(t, one); got != idempotency.Held {
+		t.Errorf("the other key is %s", got)
+	}
+	for _, digits := range []string{one.String()[:16], one.String()[16:31], strings.Repeat("0", 16)} {
+		r.want(t, 1, []string{"show", digits}, "no key and no delivery ID", digits)
+	}
+	r.want(t, 1, []string{"show", "--provider", "github", one.String()[16:32]}, "no key and no delivery ID")
+	r.b.Away.Store(true)
+	r.want(t, 3, []string{"release", one.String()[16:32]}, "nothing was changed")
+}
+
+// Digits that several keys have name none of them.
+func TestDigitsOfSeveralKeys(t *testing.T) {
+	digits := strings.Repeat("5", 16)
+	two := []admin.Record{{Key: strings.Repeat("a", 16) + strings.Repeat("5", 48), Store: "a"}, {Key: strings.Repeat("b", 16) + strings.Repeat("5", 48), Store: "a"}}
+	p := servePages(t, admin.Page{Keys: two})
+	var out bytes.Buffer
+	if status := execute(keysCommand, strings.NewReader(""), &out, &out, "release", "--address", p.url, digits); status != 2 || !strings.Contains(out.String(), "in several keys") {
+		t.Errorf("it ends with %d and says %s", status, out.String())
 	}
 }
 

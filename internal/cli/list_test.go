@@ -33,6 +33,11 @@ func servePages(t *testing.T, answers ...any) *pages {
 			_ = json.NewEncoder(w).Encode(admin.ReadyAnswer{Stores: []admin.Readiness{{Store: "a", Ready: true}}})
 			return
 		}
+		if r.URL.Path == admin.LookupPath {
+			w.Header().Set("Content-Type", "application/json")
+			_ = json.NewEncoder(w).Encode(admin.LookupAnswer{Keys: []admin.Record{}, Missing: []string{"it"}})
+			return
+		}
 		p.asked = append(p.asked, r.URL.RawQuery)
 		answer := p.answers[n]
 		w.Header().Set("Content-Type", "application/json")
@@ -73,8 +78,9 @@ func claimed(seconds ...int) []admin.Record {
 
 // ids are the delivery IDs in what was printed, in their order.
 func ids(printed string) (all []string) {
+	at := strings.Index(printed, "DELIVERY ID") // in its first line
 	for line := range strings.Lines(printed) {
-		if id := strings.Fields(line)[0]; id != "DELIVERY" {
+		if id := strings.Fields(line[at:])[0]; id != "DELIVERY" {
 			all = append(all, id)
 		}
 	}

@@ -102,7 +102,8 @@ type table struct {
 	fields  *tabwriter.Writer // of one record
 	columns []column
 	width   int   // in which rows are to fit, 0 for any
-	widths  []int // of the columns so far, nil before the first row
+	widths  []int // of the columns so far
+	titled  bool  // the titles are printed
 	wholes  int
 }
 

@@ -64,6 +64,13 @@ func TestTable(t *testing.T) {
 	long := held
 	long.Path, long.Reason = "/"+strings.Repeat("p", 90), strings.Repeat("r", 90)
 	a, b := strings.Repeat("a", 16), strings.Repeat("b", 16)
+	aged, failed, route, twice := held, held, held, held
+	aged.Claimed, aged.Status, aged.State, aged.Reason = time.Now().Add(-90*time.Minute), 201, "complete", ""
+	failed.DeliveryID, failed.State, failed.Status, failed.Reason = "order-1", "released", 500, "the upstream answered with 500"
+	twice.DeliveryID, twice.Provider, route.DeliveryID, route.Provider = "evt", "stripe", "evt", "github"
+	numbered := held
+	numbered.DeliveryID, numbered.State, numbered.Reason = strings.Repeat("i", 25), "released", "the upstream answered with 401"
+	numbered.Key = strings.Repeat("b", 64)
 	for name, c := range map[string]struct {
 		records []admin.Record
 		wide    bool
@@ -77,8 +84,24 @@ func TestTable(t *testing.T) {
 			"uid-1        mail, 2  POST …/github  held: EOF                  " + a + "\n" +
 			"-            -        -              unreadable: \"it is damag…  " + b + "\n"},
 		"observed": {[]admin.Record{observed}, false, "" +
-			"DELIVERY ID                           ROUTE          STATE            KEY\n" +
-			uuid + "  POST …le.com/  held (observed)  " + a + "\n"},
+			"DELIVERY ID                           ROUTE                    STATE\n" +
+			uuid + "  POST hooks.example.com/  held (observed)\n"},
+		"no room for the key": {[]admin.Record{aged}, false, "" +
+			"AGE  DELIVERY ID                           ROUTE                    STATE\n" +
+			"1h   " + uuid + "  POST …xample.com/github  complete 201\n"},
+		"one ID twice": {[]admin.Record{aged, aged}, false, "" +
+			"AGE  DELIVERY ID                           ROUTE          STATE         KEY\n" +
+			strings.Repeat("1h   "+uuid+"  POST …/github  complete 201  "+a+"\n", 2)},
+		"a status": {[]admin.Record{failed}, false, "" +
+			"DELIVERY ID  ROUTE                          STATE         KEY\n" +
+			"order-1      POST hooks.example.com/github  released 500  " + a + "\n"},
+		"a number at the end": {[]admin.Record{numbered}, false, "" +
+			"DELIVERY ID                ROUTE          STATE                 KEY\n" +
+			numbered.DeliveryID + "  POST …/github  released: … with 401  " + b + "\n"},
+		"providers": {[]admin.Record{route, twice}, false, "" +
+			"DELIVERY ID  PROVIDER  ROUTE                         STATE      KEY\n" +
+			"evt          github    POST …oks.example.com/github  held: EOF  " + a + "\n" +
+			"evt          stripe    POST …oks.example.com/github  held: EOF  " + a + "\n"},
 		"wide": {[]admin.Record{forced}, true, "" +
 			"DELIVERY ID                           ROUTE                          STATE  REASON  PROVIDER  ATTEMPT  STATUS  CLAIMED               EXECUTION ID  KEY" +
 			strings.Repeat(" ", 63) + "STORE\n" +
@@ -98,6 +121,14 @@ func TestTable(t *testing.T) {
 	newTable(&out).rows([]admin.Record{long}, false)
 	if got := out.String(); !strings.Contains(got, "POST …ppppppp  held: rr…  ") {
 		t.Errorf("a long route and reason are shown as\n%s", got)
+	}
+}
+
+func TestAge(t *testing.T) {
+	for ago, want := range map[time.Duration]string{0: "0s", 59 * time.Second: "59s", time.Minute: "1m", 59 * time.Minute: "59m", 47 * time.Hour: "47h", 48 * time.Hour: "2d"} {
+		if got := age(time.Now().Add(-ago)); got != want {
+			t.Errorf("%s is %q, want %q", ago, got, want)
+		}
 	}
 }
 
