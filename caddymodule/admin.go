@@ -3,6 +3,7 @@ package caddymodule
 import (
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/caddyserver/caddy/v2"
 
@@ -34,7 +35,7 @@ func (*AdminAPI) CaddyModule() caddy.ModuleInfo {
 
 // Routes implements [caddy.AdminRouter].
 func (*AdminAPI) Routes() []caddy.AdminRoute {
-	api := &admin.API{Open: openStores, ParseDuration: caddy.ParseDuration, CheckProvider: checkKnownProvider}
+	api := &admin.API{Open: openStores, ParseDuration: caddy.ParseDuration, CheckProvider: checkKnownProvider, MaxRun: maxRun}
 	var routes []caddy.AdminRoute
 	for _, route := range api.Routes() {
 		routes = append(routes, caddy.AdminRoute{Pattern: route.Pattern, Handler: caddy.AdminHandlerFunc(route.Serve)})
@@ -48,6 +49,14 @@ func openStores() (open []admin.Store) {
 		open = append(open, store)
 	}
 	return open
+}
+
+// maxRun returns the longest timeout of a handler.
+func maxRun() (longest time.Duration) {
+	for _, app := range activeApps() {
+		longest = max(longest, app.maxRun) // set before the configuration is active
+	}
+	return longest
 }
 
 // checkKnownProvider refuses a provider that is neither in the catalogue nor a prefix of a configuration

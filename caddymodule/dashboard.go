@@ -61,7 +61,7 @@ func (*Dashboard) CaddyModule() caddy.ModuleInfo {
 // Provision implements [caddy.Provisioner].
 func (d *Dashboard) Provision(ctx caddy.Context) error {
 	d.page = &dashboard.Page{
-		Open: openStores, History: history(), Title: d.Title, Bodies: d.Bodies, CopyBound: engine.CopyBound, LimitsAttempts: limitsAttempts,
+		Open: openStores, History: history(), Title: d.Title, Bodies: d.Bodies, CopyBound: engine.CopyBound, LimitsAttempts: limitsAttempts, MaxRun: maxRun,
 	}
 	if app, err := ctx.AppIfConfigured("dedup"); err == nil { // without it, no namespace is written
 		d.page.Namespace = app.(*App).shownNamespace

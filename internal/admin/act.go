@@ -28,7 +28,7 @@ func (a *API) onKey(w http.ResponseWriter, r *http.Request, key idempotency.Key,
 	}
 	defer LeaveAll(open)
 	ctx := engine.ByOperator(r.Context(), OperatorOf(r))
-	done, err := Act(open, key, seen, func(store Store) error { return do(store, ctx, key, seen) })
+	done, err := Act(r.Context(), open, key, seen, a.maxRun(), func(store Store) error { return do(store, ctx, key, seen) })
 	if done {
 		w.Header().Set(CopiesHeader, engine.CopyBound.String())
 	}
@@ -52,10 +52,28 @@ func OperatorOf(r *http.Request) engine.Operator {
 }
 
 // Act calls do for each store, and reports whether one succeeded. The error is a [Problem]: no store has a
-// record of the key, or do failed for one that has, or may have, what the operator has seen.
-func Act(open []Store, key idempotency.Key, seen idempotency.Precondition, do func(Store) error) (done bool, err error) {
-	all := inStores(open, do)
+// record of the key, or do failed for one that has, or may have, what the operator has seen. maxRun is
+// the longest timeout of a handler, 0 if unknown.
+func Act(ctx context.Context, open []Store, key idempotency.Key, seen idempotency.Precondition, maxRun time.Duration, do func(Store) error) (done bool, err error) {
+	all := inStores(open, func(store Store) error {
+		err := do(store)
+		if errors.Is(err, idempotency.ErrInFlight) {
+			if record, now, failed := store.Lookup(ctx, key); failed == nil && record != nil {
+				err = fmt.Errorf("%w. %s", err, RunEnds(record.Claimed, maxRun, now))
+			}
+		}
+		return err
+	})
 	return slices.ContainsFunc(all, func(o Outcome) bool { return o.Done }), problemIn(all, key, seen)
+}
+
+// RunEnds describes when a run in flight ends, and how to end it earlier.
+func RunEnds(claimed time.Time, maxRun time.Duration, now time.Time) string {
+	text := "It ends when the service answers"
+	if by := claimed.Add(maxRun); by.After(now) {
+		text += ", or at " + by.UTC().Format(time.RFC3339) + " (timeout)"
+	}
+	return text + ". To end it now, restart the service"
 }
 
 // LookUp returns the records that a key has in the stores, including unreadable ones. The error is a

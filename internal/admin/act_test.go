@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/caddy-dedup/caddy-dedup/internal/admin/admintest"
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
@@ -119,6 +120,23 @@ func TestActsInAllStoresThatHaveTheKey(t *testing.T) {
 				t.Errorf("then they are %v, want %v", after, c.after)
 			}
 		})
+	}
+}
+
+// A refusal beside a run says when that ends, and how to end it.
+func TestActsBesideARun(t *testing.T) {
+	o := operate(t, "a")
+	key := o.Put(t, admintest.Run{ID: "k"})
+	claimed := wantRecord(t, "/dedup/keys/"+key.String()).Claimed
+	for _, request := range [][3]string{{"POST", "/release"}, {"POST", "/complete", "{}"}, {"DELETE", ""}} {
+		got := wantAsked(t, request[0], "/dedup/keys/"+key.String()+request[1], request[2], 409)
+		if want := "or at " + claimed.Add(maxRun).Format(time.RFC3339) + " (timeout). To end it now, restart the service"; !strings.Contains(got.Detail, want) {
+			t.Errorf("%q does not say %q", got.Detail, want)
+		}
+	}
+	now := time.Now()
+	if got := RunEnds(now.Add(-maxRun), maxRun, now); strings.Contains(got, "timeout") { // that of another process
+		t.Errorf("a run beyond the timeout: %q", got)
 	}
 }
 

@@ -30,6 +30,8 @@ type API struct {
 	// CheckProvider returns an error for a provider that the process does not know, with those that
 	// it knows; it may be nil. Keys of an earlier configuration may have others.
 	CheckProvider func(name string) error
+	// MaxRun returns the longest timeout of a handler; it may be nil.
+	MaxRun func() time.Duration
 }
 
 // Store is a store that is open, as operators ask for it.
@@ -67,6 +69,13 @@ func (a *API) enter() ([]Store, error) {
 		return nil, errNoStore()
 	}
 	return open, nil
+}
+
+func (a *API) maxRun() time.Duration {
+	if a.MaxRun == nil {
+		return 0
+	}
+	return a.MaxRun()
 }
 
 // LeaveAll ends a use of each of the stores.

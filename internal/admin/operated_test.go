@@ -7,11 +7,15 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/caddyserver/caddy/v2"
 
 	"github.com/caddy-dedup/caddy-dedup/internal/admin/admintest"
 )
+
+// maxRun is the longest timeout of a handler.
+const maxRun = 5 * time.Minute
 
 // open are the stores that a test has opened.
 var open []*admintest.Store
@@ -68,7 +72,7 @@ func (a asked) ids() []string {
 func askAdmin(t *testing.T, method, target, body string) asked {
 	t.Helper()
 	mux := http.NewServeMux()
-	api := &API{Open: enterAll, ParseDuration: caddy.ParseDuration}
+	api := &API{Open: enterAll, ParseDuration: caddy.ParseDuration, MaxRun: func() time.Duration { return maxRun }}
 	for _, route := range api.Routes() {
 		mux.HandleFunc(route.Pattern, func(w http.ResponseWriter, r *http.Request) {
 			if err := route.Serve(w, r); err != nil {

@@ -80,7 +80,7 @@ func (p *Page) act(w http.ResponseWriter, r *http.Request) {
 	open := p.Open()
 	defer admin.LeaveAll(open)
 	// What was begun is finished even if the browser disconnects.
-	_, err = admin.Act(open, key, seen, func(store admin.Store) error {
+	_, err = admin.Act(r.Context(), open, key, seen, p.MaxRun(), func(store admin.Store) error {
 		return act.do(store, context.WithoutCancel(r.Context()), key, response, seen)
 	})
 	if problem, ok := errors.AsType[*admin.Problem](err); ok {

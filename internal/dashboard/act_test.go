@@ -129,7 +129,7 @@ func TestActsThatCannotBe(t *testing.T) {
 		"a run has begun": {func(r *rig, key idempotency.Key) {
 			_ = r.store.Forget(t.Context(), key, idempotency.Precondition{})
 			r.store.Put(t, admintest.Run{ID: "k"})
-		}, 409, "A run is in flight"},
+		}, 409, "To end it now, restart the service"},
 		"it is gone":               {func(r *rig, key idempotency.Key) { _ = r.store.Forget(t.Context(), key, idempotency.Precondition{}) }, 404, "no store has a record"},
 		"the store is unavailable": {func(r *rig, _ idempotency.Key) { r.store.Away.Store(true) }, 503, "the <store> is away"},
 	} {
@@ -147,6 +147,9 @@ func TestActsThatCannotBe(t *testing.T) {
 	} {
 		key := r.store.Put(t, admintest.Run{ID: "now " + string(state), State: state})
 		shown := r.want(http.StatusOK, "key="+key.String())
+		if strings.Contains(shown.words("delivery"), "or at 20") != (state == "") {
+			t.Errorf("in the state %q the page says %s", state, shown.words("delivery"))
+		}
 		for link, do := range map[string]string{"Release…": "release", "Complete…": "complete", "Forget…": "forget"} {
 			asks := r.want(http.StatusOK, "key="+key.String()+"&do="+do).byID("confirm") != nil
 			if want := strings.Contains(may, link); asks != want || (shown.link(link) != "") != want {

@@ -20,6 +20,7 @@ type delivery struct {
 	Advice     string
 	Unreadable string
 	May        []string // what an operator may do about it
+	Ends       string   // when its run ends, if nothing may be done
 	Timeline   []moment
 	Fields     []field
 	Response   *response
@@ -92,6 +93,8 @@ func (v *view) deliveryOf(f *admin.Found, kept keptResponse) *delivery {
 			d.May = append(d.May, "complete")
 		}
 		d.May = append(d.May, "forget")
+	} else {
+		d.Ends = admin.RunEnds(f.Record.Claimed, v.maxRun, f.Now)
 	}
 	return d
 }

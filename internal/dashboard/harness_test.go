@@ -6,6 +6,7 @@ import (
 	"net/url"
 	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/net/html"
 
@@ -28,6 +29,7 @@ func newRig(t *testing.T) *rig {
 	r.store = r.open("one")
 	r.page = &Page{
 		Open: r.enter, History: NewHistory(func() map[string]uint64 { return r.counts }),
+		LimitsAttempts: func() bool { return false }, MaxRun: func() time.Duration { return 5 * time.Minute },
 	}
 	return r
 }

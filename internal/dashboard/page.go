@@ -36,8 +36,10 @@ type Page struct {
 	// key was changed or forgotten.
 	CopyBound time.Duration
 
-	// LimitsAttempts reports whether a handler has max_attempts; nil for none.
+	// LimitsAttempts reports whether a handler has max_attempts.
 	LimitsAttempts func() bool
+	// MaxRun returns the longest timeout of a handler.
+	MaxRun func() time.Duration
 
 	crossOrigin http.CrossOriginProtection
 }

@@ -27,6 +27,7 @@ type view struct {
 	now     time.Time
 	status  int
 	limited bool // a handler has max_attempts
+	maxRun  time.Duration
 
 	Place   string  // which installation it is: a text of the configuration, the host, the namespace
 	Problem string  // why something is not shown, or was not done
@@ -81,10 +82,7 @@ func (v *view) problem(status int, why string) { v.status, v.Problem = status, w
 func (p *Page) view(r *http.Request) *view {
 	open := p.Open()
 	defer admin.LeaveAll(open)
-	v := &view{address: addressOf(r.URL.Query()), now: time.Now(), status: http.StatusOK, Place: p.place(r), NoStore: len(open) == 0}
-	if p.LimitsAttempts != nil {
-		v.limited = p.LimitsAttempts()
-	}
+	v := &view{address: addressOf(r.URL.Query()), now: time.Now(), status: http.StatusOK, limited: p.LimitsAttempts(), maxRun: p.MaxRun(), Place: p.place(r), NoStore: len(open) == 0}
 	if v.tooLong() {
 		v.address = address{}
 		v.problem(http.StatusBadRequest, "The text is too long for the page. Search for it with caddy-dedup keys show.")
