@@ -208,3 +208,28 @@ func TestExitStatus(t *testing.T) {
 		}
 	}
 }
+
+// Records of one ID with the same route differ in what only their keys have: the caller, or a scope.
+func TestDifferences(t *testing.T) {
+	a := admin.Record{Key: "a", DeliveryID: "1", Provider: "github", Method: "POST", Host: "h", Path: "/a"}
+	other, route, provider, observed, store := a, a, a, a, a
+	other.Key, route.Key, provider.Key, observed.Key, store.Store = "b", "c", "d", "e", "another"
+	route.Path, provider.Provider, observed.Observed = "/b", "stripe", true
+	for _, c := range []struct {
+		records []admin.Record
+		want    string
+	}{
+		{[]admin.Record{a}, ""},
+		{[]admin.Record{a, store}, ""},
+		{[]admin.Record{a, {Key: "f", DeliveryID: "2"}, {Key: "g"}, {Key: "h"}}, ""},
+		{[]admin.Record{a, other}, "The 2 keys of 1 differ in: caller, or"},
+		{[]admin.Record{a, route, other}, "The 3 keys of 1 differ in: route"},
+		{[]admin.Record{a, provider, route}, "The 3 keys of 1 differ in: provider, route"},
+		{[]admin.Record{a, observed}, "The 2 keys of 1 differ in: observe"},
+	} {
+		got := strings.Join(differences(c.records), "\n")
+		if !strings.HasPrefix(got, c.want) || c.want == "" && got != "" {
+			t.Errorf("%v: got %q, want %q", c.records, got, c.want)
+		}
+	}
+}
