@@ -1,6 +1,7 @@
 package admin
 
 import (
+	"context"
 	"fmt"
 	"net/url"
 	"slices"
@@ -185,6 +186,27 @@ func TestNewestOfTheWholeStoreFirst(t *testing.T) {
 			}
 		}
 	})
+}
+
+// repeats is a store that lists each key twice, as SCAN may.
+type repeats struct{ Store }
+
+func (r repeats) List(ctx context.Context, cursor string, limit int) ([]idempotency.Listed, string, error) {
+	page, next, err := r.Store.List(ctx, cursor, limit)
+	return append(page, page...), next, err
+}
+
+func TestKeyThatIsListedTwiceCountsOnce(t *testing.T) {
+	o := operate(t, "a")
+	for i := range 5 {
+		o.Put(t, admintest.Run{ID: fmt.Sprint(i)})
+	}
+	counted := 0
+	s := Search{Max: 2, Timeout: time.Minute, Wants: func(*Found) bool { counted++; return true }}
+	s.Run(t.Context(), []Store{repeats{o}})
+	if counted != 5 || s.Result.Count != 5 || s.Read != 5 || len(s.Result.Found) != 2 {
+		t.Errorf("of 5 keys it has asked for %d, counted %d and read %d, and has %d", counted, s.Result.Count, s.Read, len(s.Result.Found))
+	}
 }
 
 // A walk stops when its time is over, and says that it has not seen all.
