@@ -15,12 +15,13 @@ func init() {
 	caddy.RegisterModule(new(AdminAPI))
 }
 
-// AdminAPI answers operators' requests about keys at Caddy's admin address:
+// AdminAPI serves operators' requests about keys at Caddy's admin address:
 //
 //	GET    /dedup/keys                lists records, filtered by state, delivery ID and more, in pages
 //	POST   /dedup/lookup              looks up the records of many delivery IDs
 //	GET    /dedup/keys/<key>          shows the record of a key; with ?body=true also its response
 //	POST   /dedup/keys/<key>/release  releases a held, complete or exhausted key, and keeps its history
+//	POST   /dedup/keys/<key>/complete completes a held, lapsed or released key with a response
 //	DELETE /dedup/keys/<key>          forgets the key
 //	GET    /dedup/ready               reports whether the stores answer
 type AdminAPI struct{}

@@ -29,7 +29,7 @@ func init() {
 }
 
 // Dashboard is a page for operators: which deliveries need attention, one delivery by its ID,
-// and buttons that release or forget its key. It shows the keys of all stores that are open in
+// and buttons that release, complete or forget its key. It shows the keys of all stores that are open in
 // the process. It has no access control of its own: put it behind authentication.
 //
 // It answers every request that reaches it, whatever its path.

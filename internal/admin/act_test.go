@@ -160,7 +160,7 @@ func TestShowsTheKeyOfAllStores(t *testing.T) {
 }
 
 // Nobody knows what is missing while a store is away, but what the others have is known.
-func TestLookupWhileAStoreIsAwayHasWhatOthersHave(t *testing.T) {
+func TestLookupWithUnavailableStore(t *testing.T) {
 	a, b := operate(t, "a", "default"), operate(t, "b", "default")
 	b.Put(t, admintest.Run{ID: "in b", State: idempotency.Held})
 	a.Away.Store(true)
@@ -170,7 +170,7 @@ func TestLookupWhileAStoreIsAwayHasWhatOthersHave(t *testing.T) {
 	}
 }
 
-func TestStoresAreNamedReadably(t *testing.T) {
+func TestQuotedName(t *testing.T) {
 	if got := quotedName("redis at :6379, prefix dedup:"); got != `redis at :6379, prefix "dedup:"` {
 		t.Errorf("got %s", got)
 	}

@@ -1,5 +1,5 @@
-// Package admin answers what operators ask about keys, over HTTP, from the stores that
-// are open. It knows nothing of Caddy, at whose admin address it is served.
+// Package admin is the HTTP API by which operators see and change keys in the open stores. It does
+// not depend on Caddy, which serves it at its admin address.
 package admin
 
 import (
@@ -12,7 +12,7 @@ import (
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
 
-// API answers operators' requests about keys:
+// API serves operators' requests about keys:
 //
 //	GET    /dedup/keys                records, by state, delivery ID and more, in pages
 //	POST   /dedup/lookup              the records of many delivery IDs
@@ -23,33 +23,33 @@ import (
 //	GET    /dedup/ready               whether the stores answer
 type API struct {
 	// Open returns the stores that are open now, in a stable order. The API leaves each
-	// when it has answered.
+	// after use.
 	Open func() []Store
-	// ParseDuration reads a duration as the configuration has them, such as 90s or 7d.
+	// ParseDuration parses a duration of the configuration, such as 90s or 7d.
 	ParseDuration func(text string) (time.Duration, error)
-	// CheckProvider returns an error for a provider that the process does not know, with those that
-	// it knows; it may be nil. Keys of an earlier configuration may have others.
+	// CheckProvider returns an error that names the known providers if the process does not know this one;
+	// it may be nil. Keys of an earlier configuration may have others.
 	CheckProvider func(name string) error
 	// MaxRun returns the longest timeout of a handler; it may be nil.
 	MaxRun func() time.Duration
 }
 
-// Store is a store that is open, as operators ask for it.
+// Store is an open store with its engine.
 type Store interface {
-	// Key tells the stores of a process apart. It has no secret in it.
+	// Key identifies the store in the process. It contains no secret.
 	Key() string
-	// Name says to people which store it is.
+	// Name describes the store to people.
 	Name() string
-	// Namespaces are those of the configurations that use the store or have used it: what
-	// the keys of a delivery ID begin with depends on them.
+	// Namespaces returns the namespaces of all configurations that use or have used the store. They
+	// determine the prefixes of the keys of a delivery ID.
 	Namespaces() []string
-	// InUse reports whether a configuration uses the store. Else no request comes to it, and
-	// it is open only for what an earlier configuration has begun.
+	// InUse reports whether a configuration uses the store. Otherwise no request uses it, and it is open
+	// only for runs of an earlier configuration.
 	InUse() bool
 	// Leave ends the use of the store.
 	Leave()
 
-	// What an engine does for an operator, as package engine says.
+	// The methods of [engine.Engine] for operators.
 	Ready(ctx context.Context) error
 	WritesRefused() string
 	Lookup(ctx context.Context, key idempotency.Key) (*idempotency.Record, time.Time, error)
@@ -61,8 +61,7 @@ type Store interface {
 	Find(ctx context.Context, of []idempotency.KeyPrefix, cursor string, limit int) ([]idempotency.Listed, string, error)
 }
 
-// enter returns the stores that are open. It returns an error if there is none,
-// because then it is unknown which keys there are.
+// enter returns the open stores. None is an error, because it is then unknown which keys exist.
 func (a *API) enter() ([]Store, error) {
 	open := a.Open()
 	if len(open) == 0 {
@@ -87,23 +86,23 @@ func LeaveAll(open []Store) {
 
 // The paths of the admin API.
 const (
-	// ListPath has the list of keys.
+	// ListPath lists keys.
 	ListPath = "/dedup/keys"
-	// KeysPath is what stands before a key.
+	// KeysPath is the prefix of the path of a key.
 	KeysPath = ListPath + "/"
-	// LookupPath has the records of many delivery IDs.
+	// LookupPath looks up the records of many delivery IDs.
 	LookupPath = "/dedup/lookup"
-	// ReadyPath says whether the stores answer.
+	// ReadyPath reports whether the stores are ready.
 	ReadyPath = "/dedup/ready"
 	anyPath   = "/dedup/"
 )
 
-// CopiesHeader says in an answer to a release, a completion or a DELETE within which time other replicas
-// answer no more from their local copies: a duration such as 5s.
+// CopiesHeader is the time after a release, a completion or a DELETE within which other replicas drop
+// their local copies of the response: a duration such as 5s.
 const CopiesHeader = "Dedup-Copies-Gone-Within"
 
-// Route is a path of the API, as a pattern of [http.ServeMux], and who answers it. An
-// error is one of writing the answer: mistakes and failures are answered as problems.
+// Route is a path of the API, as a pattern of [http.ServeMux], and its handler. The handler returns
+// only errors of writing the response: it writes all others as problems.
 type Route struct {
 	Pattern string
 	Serve   func(http.ResponseWriter, *http.Request) error
@@ -112,23 +111,23 @@ type Route struct {
 // Routes returns all paths of the API.
 func (a *API) Routes() []Route {
 	return []Route{
-		{ListPath, explained(a.serveList)},
-		{KeysPath, explained(a.serveKey)},
-		{LookupPath, explained(a.serveLookup)},
-		{ReadyPath, explained(a.serveReady)},
-		{anyPath, explained(a.serveNothing)},
+		{ListPath, withProblems(a.serveList)},
+		{KeysPath, withProblems(a.serveKey)},
+		{LookupPath, withProblems(a.serveLookup)},
+		{ReadyPath, withProblems(a.serveReady)},
+		{anyPath, withProblems(a.serveUnknown)},
 	}
 }
 
-// serveNothing answers a request to a path that there is not.
-func (*API) serveNothing(_ http.ResponseWriter, r *http.Request) error {
+// serveUnknown answers a request to an unknown path.
+func (*API) serveUnknown(_ http.ResponseWriter, r *http.Request) error {
 	return &Problem{
-		Title: "There is no such path", Status: http.StatusNotFound,
-		Detail: fmt.Sprintf("%[1]s is not there; there are %[2]s, %[3]s<key>, %[3]s<key>/release, %[3]s<key>/complete, %[4]s and %[5]s", r.URL.Path, ListPath, KeysPath, LookupPath, ReadyPath),
+		Title: "Unknown path", Status: http.StatusNotFound,
+		Detail: fmt.Sprintf("%[1]s does not exist; the paths are %[2]s, %[3]s<key>, %[3]s<key>/release, %[3]s<key>/complete, %[4]s and %[5]s", r.URL.Path, ListPath, KeysPath, LookupPath, ReadyPath),
 	}
 }
 
-// allowedOnKey are the methods under a key, by what follows it.
+// allowedOnKey has the methods of the paths of a key, by their last part.
 var allowedOnKey = map[string]string{"": "GET, DELETE", "release": "POST", "complete": "POST"}
 
 // serveKey answers a request about one key.
@@ -139,7 +138,7 @@ func (a *API) serveKey(w http.ResponseWriter, r *http.Request) error {
 		return problemOf(http.StatusBadRequest, err)
 	}
 	if allowedOnKey[action] == "" {
-		return a.serveNothing(w, r)
+		return a.serveUnknown(w, r)
 	}
 	switch {
 	case r.Method == http.MethodGet && action == "":
@@ -155,7 +154,7 @@ func (a *API) serveKey(w http.ResponseWriter, r *http.Request) error {
 	}
 }
 
-// show answers with the record of a key, and with those that it has in other stores.
+// show answers with the record of a key, and its records in other stores.
 func (a *API) show(w http.ResponseWriter, r *http.Request, key idempotency.Key) error {
 	withBody, err := wantsBody(r)
 	if err != nil {

@@ -14,17 +14,17 @@ import (
 const (
 	// MaxCompleteBody is the maximum size of [CompleteRequest.Body] in bytes.
 	MaxCompleteBody = 1 << 20
-	// maxComplete is the maximum size of a request that completes a key: that of its body, escaped,
-	// and the rest.
+	// maxComplete is the maximum size of a request that completes a key: that of its escaped
+	// body, and the rest.
 	maxComplete = 6*MaxCompleteBody + 64<<10
 )
 
 // CompleteRequest is the response that the duplicates of a key get from now on.
 type CompleteRequest struct {
-	// Status is from 200 to 599.
+	// Status is in the range 200 to 599.
 	Status int `json:"status"`
-	// ContentType is by default application/json if Body is JSON, text/plain for another one, and
-	// none without a body.
+	// ContentType is by default application/json if Body is JSON, text/plain if it is not, and none if
+	// there is no body.
 	ContentType string `json:"content_type,omitempty"`
 	Body        string `json:"body,omitempty"`
 }
@@ -45,7 +45,7 @@ func (a *API) complete(w http.ResponseWriter, r *http.Request, key idempotency.K
 	})
 }
 
-// Response returns the response to keep. An error says which member is wrong, and what is accepted.
+// Response returns the response to keep. An error names the wrong member and what is accepted.
 func (c CompleteRequest) Response() (*idempotency.Response, error) {
 	switch {
 	case c.Status < 200 || c.Status > 599:

@@ -28,14 +28,14 @@ const (
 	ParamCursor      = "cursor"
 )
 
-// OrderStore asks for the store's own order. By default the newest claim comes first.
+// OrderStore selects the order of the stores. By default the newest claim comes first.
 const OrderStore = "store"
 
 var listParameters = []string{
 	ParamState, ParamProvider, ParamDeliveryID, ParamExecutionID, ParamPath, ParamStatus, ParamOlderThan, ParamNewerThan, ParamLimit, ParamOrder, ParamCursor,
 }
 
-// StateUnreadable is what operators see of a record that cannot be read.
+// StateUnreadable is the state of an unreadable record.
 const StateUnreadable = string(idempotency.Unreadable)
 
 // States are the states of records as operators see them.
@@ -45,22 +45,22 @@ var States = []string{
 }
 
 const (
-	// DefaultKeys and MostKeys are how many records a page has, at most.
+	// DefaultKeys and MaxKeys are the default and the maximum number of records of a page.
 	DefaultKeys = 100
-	MostKeys    = 1000
+	MaxKeys     = 1000
 )
 
-// keyFilter says which records an operator wants to see. What is empty wants all.
+// keyFilter selects records. An empty field matches all.
 type keyFilter struct {
 	states               []string
 	provider             string
 	executionID, path    string
 	status               StatusFilter
 	olderThan, newerThan time.Duration // since the claim
-	ofID                 bool          // only records of some delivery IDs are asked
+	ofID                 bool          // only records of some delivery IDs are read
 }
 
-// filterOf reads the parameters of a list, but for its cursor.
+// filterOf parses the parameters of a list except its cursor.
 func (a *API) filterOf(query url.Values) (filter keyFilter, limit int, err error) {
 	filter = keyFilter{
 		states: query[ParamState], provider: query.Get(ParamProvider),
@@ -81,19 +81,19 @@ func (a *API) filterOf(query url.Values) (filter keyFilter, limit int, err error
 		return keyFilter{}, 0, err
 	}
 	if filter.newerThan > 0 && filter.newerThan <= filter.olderThan {
-		return keyFilter{}, 0, wrongRequest("no key is older than %s and newer than %s; %s is to be the longer one",
+		return keyFilter{}, 0, wrongRequest("no key is older than %s and newer than %s; %s must be the longer one",
 			filter.olderThan, filter.newerThan, ParamNewerThan)
 	}
 	limit = DefaultKeys
 	if text := query.Get(ParamLimit); text != "" {
-		if limit, err = strconv.Atoi(text); err != nil || limit < 1 || limit > MostKeys {
-			return keyFilter{}, 0, wrongRequest("limit=%q is not accepted; it is a number from 1 to %d", text, MostKeys)
+		if limit, err = strconv.Atoi(text); err != nil || limit < 1 || limit > MaxKeys {
+			return keyFilter{}, 0, wrongRequest("limit=%q is not accepted; it is a number from 1 to %d", text, MaxKeys)
 		}
 	}
 	return filter, limit, nil
 }
 
-// seenIn reads what the operator has seen of the key, and what it still has to be.
+// seenIn parses the precondition of a change: the state and run that the operator has seen.
 func seenIn(r *http.Request) (idempotency.Precondition, error) {
 	query, err := queryOf(r, ParamExecutionID, ParamState)
 	if err != nil {
@@ -102,7 +102,7 @@ func seenIn(r *http.Request) (idempotency.Precondition, error) {
 	states := query[ParamState]
 	switch {
 	case len(states) > 1:
-		return idempotency.Precondition{}, wrongRequest("%s stands %d times; a key is in one state", ParamState, len(states))
+		return idempotency.Precondition{}, wrongRequest("%s is there %d times; a key is in one state", ParamState, len(states))
 	case len(states) == 1 && !slices.Contains(States, states[0]):
 		return idempotency.Precondition{}, wrongState(states[0])
 	}
@@ -130,8 +130,8 @@ func (a *API) durationIn(query url.Values, name string) (time.Duration, error) {
 	return d, nil
 }
 
-// IsOf reports whether a provider is the one of a filter. Keys without a provider are found as
-// api and custom, under which they are counted.
+// IsOf reports whether a provider matches a filter. The filters api and custom, the labels of metrics,
+// match keys without a provider.
 func IsOf(provider, filter string) bool {
 	return filter == "" || provider == filter || provider == "" && (filter == "api" || filter == "custom")
 }
@@ -155,9 +155,8 @@ func (f StatusFilter) Matches(status int) bool {
 	return f == "" || string(f) == text || string(f) == text[:1]+"xx"
 }
 
-// wants reports whether a record is one of them. Of a record that cannot be read only the state
-// is known, and that it may be one of the delivery ID by which it was found: then nothing
-// excludes it.
+// wants reports whether the filter matches a record. Of an unreadable record only the state is known: if
+// its key was found by a delivery ID, it matches, because nothing excludes it.
 func (f keyFilter) wants(r *Found) bool {
 	if len(f.states) > 0 && !slices.Contains(f.states, r.State) {
 		return false

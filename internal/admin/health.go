@@ -8,22 +8,22 @@ import (
 	"time"
 )
 
-// lookLife is how long later probes get the result of a look at the stores.
-const lookLife = 500 * time.Millisecond
+// checkLife is how long the result of a check answers later probes.
+const checkLife = 500 * time.Millisecond
 
-// Health answers probes: whether the process lives, and whether it is ready. However many
-// probes come, it asks the stores once in [lookLife], and never twice at a time.
+// Health answers probes for liveness and readiness. It checks the stores at most once in [checkLife],
+// and never twice at a time, however many probes arrive.
 type Health struct {
 	// Open returns the stores that are open now, in a stable order, and the longest of the timeouts
-	// of those that requests use. They are left when those have answered.
+	// of those that requests use. Health leaves them after the check.
 	Open func() (open []Store, timeout time.Duration)
 
 	mu     sync.Mutex
-	latest *look
+	latest *check
 }
 
-// look is one look at the stores. What it found may be read when it is done.
-type look struct {
+// check is one check of the stores. Its result may be read once done is closed.
+type check struct {
 	done   chan struct{}
 	until  time.Time // when its probes stop waiting
 	ended  time.Time
@@ -31,9 +31,9 @@ type look struct {
 	err    error
 }
 
-// ServeLive answers that the process does.
+// ServeLive answers that the process lives.
 func (*Health) ServeLive(w http.ResponseWriter, r *http.Request) error {
-	return explained(func(w http.ResponseWriter, r *http.Request) error {
+	return withProblems(func(w http.ResponseWriter, r *http.Request) error {
 		if err := onlyRead(w, r); err != nil {
 			return err
 		}
@@ -43,9 +43,9 @@ func (*Health) ServeLive(w http.ResponseWriter, r *http.Request) error {
 	})(w, r)
 }
 
-// ServeReady answers whether the stores do, as [API] does, within their timeouts.
+// ServeReady answers whether the stores are ready, like [API], within their timeouts.
 func (h *Health) ServeReady(w http.ResponseWriter, r *http.Request) error {
-	return explained(func(w http.ResponseWriter, r *http.Request) error {
+	return withProblems(func(w http.ResponseWriter, r *http.Request) error {
 		if err := onlyRead(w, r); err != nil {
 			return err
 		}
@@ -65,52 +65,52 @@ func onlyRead(w http.ResponseWriter, r *http.Request) error {
 	return wrongMethod(w, r, "GET, HEAD", "GET or HEAD")
 }
 
-// ready waits for what a look at the stores finds.
+// ready waits for the result of a check.
 func (h *Health) ready(ctx context.Context) (answer ReadyAnswer, err error) {
-	l := h.look()
-	timeout := time.NewTimer(time.Until(l.until))
+	c := h.check()
+	timeout := time.NewTimer(time.Until(c.until))
 	defer timeout.Stop()
 	select {
-	case <-l.done: // first: a finished look counts, even after the timeout
-		return l.answer, l.err
+	case <-c.done: // first: a finished check counts, even after the timeout
+		return c.answer, c.err
 	default:
 	}
 	select {
-	case <-l.done:
-		return l.answer, l.err
+	case <-c.done:
+		return c.answer, c.err
 	case <-ctx.Done():
 		// The client is gone; this keeps the log from reporting a failure.
-		return answer, problemOf(http.StatusServiceUnavailable, errors.New("the probe was given up before the stores had answered"))
+		return answer, problemOf(http.StatusServiceUnavailable, errors.New("the client cancelled the probe before the stores answered"))
 	case <-timeout.C: // a hanging disk ignores the timeout of its operations
 		return answer, problemOf(http.StatusServiceUnavailable, errors.New("the stores have not answered within their timeout"))
 	}
 }
 
-// look returns the latest look, or a new one if that is too old. An unfinished one is
+// check returns the latest check, or starts a new one if that is too old. An unfinished one is
 // never too old: otherwise each probe would ask a hanging store once more.
-func (h *Health) look() *look {
+func (h *Health) check() *check {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if l := h.latest; l != nil {
+	if c := h.latest; c != nil {
 		select {
-		case <-l.done:
-			if time.Since(l.ended) < lookLife {
-				return l
+		case <-c.done:
+			if time.Since(c.ended) < checkLife {
+				return c
 			}
 		default:
-			return l
+			return c
 		}
 	}
 	open, timeout := h.Open()
-	l := &look{done: make(chan struct{}), until: time.Now().Add(timeout)}
-	h.latest = l
+	c := &check{done: make(chan struct{}), until: time.Now().Add(timeout)}
+	h.latest = c
 	go func() { // not in the first probe's request: it may be cancelled
-		l.answer, l.err = readiness(context.Background(), open)
-		for i := range l.answer.Stores {
-			l.answer.Stores[i].Writes = "" // for operators; a probe may be public
+		c.answer, c.err = readiness(context.Background(), open)
+		for i := range c.answer.Stores {
+			c.answer.Stores[i].Writes = "" // for operators; a probe may be public
 		}
-		l.ended = time.Now()
-		close(l.done)
+		c.ended = time.Now()
+		close(c.done)
 	}()
-	return l
+	return c
 }

@@ -67,12 +67,12 @@ func TestProbesAreAnswered(t *testing.T) {
 		}
 		// Refused writes are for operators.
 		store.refused = "the store is full"
-		time.Sleep(lookLife)
+		time.Sleep(checkLife)
 		if got := probe(t, h.ServeReady, "GET"); got.Code != 200 || strings.Contains(got.Body.String(), "full") {
 			t.Errorf("with refused writes ready is answered %d %s", got.Code, got.Body)
 		}
 		store.err = errors.New("connection refused")
-		time.Sleep(lookLife)
+		time.Sleep(checkLife)
 		got := probe(t, h.ServeReady, "HEAD")
 		var p Problem
 		if err := json.Unmarshal(got.Body.Bytes(), &p); err != nil || got.Code != 503 || p.Code != "store_unavailable" || len(p.Stores) != 1 || !strings.Contains(p.Detail, "refused") {
@@ -98,7 +98,7 @@ func TestProbesAreAnswered(t *testing.T) {
 
 // However many probe, and whatever becomes of each, the store is asked once at a time and
 // once in half a second.
-func TestProbesShareALook(t *testing.T) {
+func TestProbesShareACheck(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := &probed{hangs: make(chan struct{})}
 		h := store.health()
@@ -117,7 +117,7 @@ func TestProbesShareALook(t *testing.T) {
 				switch p, ok := errors.AsType[*Problem](err); {
 				case !ok || p.Status != 503:
 					t.Errorf("it gets %v", err)
-				case strings.Contains(p.Detail, "given up") == (n%2 == 0):
+				case strings.Contains(p.Detail, "cancelled the probe") == (n%2 == 0):
 					refused.Add(1)
 				}
 			})
@@ -142,7 +142,7 @@ func TestProbesShareALook(t *testing.T) {
 		if n := store.asked.Load(); n != 1 {
 			t.Errorf("it was asked %d times within half a second", n)
 		}
-		time.Sleep(lookLife)
+		time.Sleep(checkLife)
 		if _, err := h.ready(context.Background()); err != nil {
 			t.Error(err)
 		}

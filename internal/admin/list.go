@@ -16,13 +16,12 @@ import (
 type Page struct {
 	Keys []Record `json:"keys"`
 	Next string   `json:"next,omitempty"`
-	// Incomplete reports whether not all records were seen, of which these are the newest.
-	// Seen is how many were; of a page in the order of the stores, on this page.
+	// Incomplete reports whether records were left unread: these are the newest of the others.
+	// Seen is the number of records read; in the order of the stores, for this page.
 	Incomplete bool `json:"incomplete,omitempty"`
 	Seen       int  `json:"seen,omitempty"`
-	// Unasked are the stores that could not be asked, where others could, or where no
-	// configuration uses them any more.
-	Unasked []Readiness `json:"unasked,omitempty"`
+	// Unavailable are stores that failed, while others answered or no configuration uses them any more.
+	Unavailable []Readiness `json:"unavailable,omitempty"`
 }
 
 // serveList answers with a page of the records that the query asks for.
@@ -46,11 +45,11 @@ func (a *API) serveList(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	if from.isPlace() && id != "" {
-		return wrongRequest("cursor=%q is of a list without %s; begin the list anew", query.Get(ParamCursor), ParamDeliveryID)
+	if from.inStoreOrder() && id != "" {
+		return wrongRequest("cursor=%q belongs to a list without %s; start again without a cursor", query.Get(ParamCursor), ParamDeliveryID)
 	}
 	var page Page
-	if from.isPlace() || from.Store == "" && order == OrderStore && id == "" {
+	if from.inStoreOrder() || from.Store == "" && order == OrderStore && id == "" {
 		page, err = a.inOrderOfStores(r.Context(), &listing{keyFilter: filter, limit: limit}, from)
 	} else {
 		page, err = a.newest(r.Context(), filter, id, limit, from)
@@ -59,7 +58,7 @@ func (a *API) serveList(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	// An unknown provider is a mistake only if all keys were seen and none has it.
-	if whole := from == (listCursor{}) && page.Next == "" && !page.Incomplete && len(page.Unasked) == 0; whole && len(page.Keys) == 0 && filter.provider != "" && a.CheckProvider != nil {
+	if whole := from == (listCursor{}) && page.Next == "" && !page.Incomplete && len(page.Unavailable) == 0; whole && len(page.Keys) == 0 && filter.provider != "" && a.CheckProvider != nil {
 		if err := a.CheckProvider(filter.provider); err != nil {
 			return wrongRequest("%s: no key matches, and %w", ParamProvider, err)
 		}
@@ -68,7 +67,7 @@ func (a *API) serveList(w http.ResponseWriter, r *http.Request) error {
 }
 
 // newest returns a page with the newest records of all stores. It leaves them before the page is
-// written: whoever asks may read it slowly.
+// written, because the client may read slowly.
 func (a *API) newest(ctx context.Context, filter keyFilter, id string, limit int, from listCursor) (Page, error) {
 	open, err := a.enter()
 	if err != nil {
@@ -82,9 +81,9 @@ func (a *API) newest(ctx context.Context, filter keyFilter, id string, limit int
 	s.Run(ctx, open)
 	found := s.Result.Found
 	if len(found) == 0 && s.unavailable {
-		return Page{}, unaskedProblem(s.Failed)
+		return Page{}, unavailableProblem(s.Failed)
 	}
-	page := Page{Keys: showAll(found), Unasked: s.Failed}
+	page := Page{Keys: showAll(found), Unavailable: s.Failed}
 	if s.Incomplete() {
 		page.Incomplete, page.Seen = true, s.Read
 	}
@@ -94,9 +93,9 @@ func (a *API) newest(ctx context.Context, filter keyFilter, id string, limit int
 	return page, nil
 }
 
-// listCursor is where a page begins. In the order of stores that is at a page of a store's own,
-// and never within one: asked again, a store may have another page there. Otherwise it is behind
-// a record.
+// listCursor is where a page starts. In the order of the stores that is the start of a page of a store,
+// never a place within one, because the store may return another page the next time. Otherwise it is
+// after a record.
 type listCursor struct {
 	Store string `json:"s"`
 	At    string `json:"c,omitempty"`
@@ -106,10 +105,10 @@ type listCursor struct {
 	Unreadable bool   `json:"u,omitempty"`
 }
 
-// isPlace reports whether the cursor is of a list in the order of stores.
-func (c listCursor) isPlace() bool { return c.Store != "" && c.Key == "" }
+// inStoreOrder reports whether the cursor belongs to a list in the order of the stores.
+func (c listCursor) inStoreOrder() bool { return c.Store != "" && c.Key == "" }
 
-// after returns the record behind which a page begins, nil for none.
+// after returns the record after which a page starts, nil for none.
 func (c listCursor) after() *Found {
 	key, err := idempotency.ParseKey(c.Key)
 	if err != nil {
@@ -124,7 +123,7 @@ func (c listCursor) after() *Found {
 	return f
 }
 
-// CursorAfter returns the cursor of the page behind a record, the newest first.
+// CursorAfter returns the cursor of the page after a record, the newest first.
 func CursorAfter(f *Found) string {
 	c := listCursor{Store: f.in, Key: f.Key.String(), Unreadable: f.State == StateUnreadable}
 	if !c.Unreadable {
@@ -133,11 +132,11 @@ func CursorAfter(f *Found) string {
 	return c.String()
 }
 
-// ParseAfter returns the record behind which the page of a cursor begins, nil if there is no
-// cursor. Only its place in the order is known.
+// ParseAfter returns the record after which the page of a cursor starts, nil if there is no cursor. Only
+// the fields that order records are set.
 func ParseAfter(cursor string) (*Found, error) {
 	c, err := parseListCursor(cursor)
-	if err == nil && c.isPlace() {
+	if err == nil && c.inStoreOrder() {
 		err = wrongCursor(cursor)
 	}
 	return c.after(), err
@@ -166,25 +165,26 @@ func parseListCursor(text string) (c listCursor, err error) {
 }
 
 func wrongCursor(text string) error {
-	return wrongRequest("cursor=%q is not accepted; it is the next of the page before, and without one the list begins", text)
+	return wrongRequest("cursor=%q is not accepted; it is the `next` of the page before; start again without a cursor", text)
 }
 
-// listTimeout is how long one request goes through records of which few are wanted. Then it
-// answers with what it has found, and with where to go on.
+// listTimeout is how long one request reads records in the order of the stores. Then it answers with the
+// records found so far and a cursor.
 const listTimeout = 3 * time.Second
 
-// listing goes through the stores, one after the other, in their own order.
+// listing reads the stores one after the other, each in its own order.
 type listing struct {
 	keyFilter
 	limit int
 
-	found   []*Found
-	seen    int // records that were read
-	unasked []Readiness
-	away    bool // one of them is in use
+	found  []*Found
+	seen   int // records that were read
+	failed []Readiness
+
+	unavailable bool // one of the failed stores is in use
 }
 
-// inOrderOfStores returns the records from a place on.
+// inOrderOfStores returns a page that starts at a cursor.
 func (a *API) inOrderOfStores(ctx context.Context, l *listing, from listCursor) (Page, error) {
 	open, err := a.enter()
 	if err != nil {
@@ -195,7 +195,7 @@ func (a *API) inOrderOfStores(ctx context.Context, l *listing, from listCursor) 
 	if from.Store != "" {
 		first = slices.IndexFunc(open, func(o Store) bool { return cursorName(o) == from.Store })
 		if first < 0 {
-			return Page{}, wrongRequest("cursor=%q is of a store that is not open any more; begin the list anew", from)
+			return Page{}, wrongRequest("cursor=%q belongs to a store that is not open any more; start again without a cursor", from)
 		}
 	}
 	until := time.Now().Add(listTimeout)
@@ -211,10 +211,10 @@ func (a *API) inOrderOfStores(ctx context.Context, l *listing, from listCursor) 
 			case errors.Is(err, idempotency.ErrCursor):
 				return Page{}, wrongCursor(from.String())
 			case err != nil && len(l.found) > before:
-				return l.upTo(at), nil // whoever goes on from here is told
+				return l.upTo(at), nil // the next page reports the error
 			case err != nil:
-				l.unasked = append(l.unasked, Readiness{Store: store.Name(), Error: err.Error()})
-				l.away = l.away || store.InUse()
+				l.failed = append(l.failed, Readiness{Store: store.Name(), Error: err.Error()})
+				l.unavailable = l.unavailable || store.InUse()
 				next = nil
 			}
 			at = next
@@ -227,24 +227,23 @@ func (a *API) inOrderOfStores(ctx context.Context, l *listing, from listCursor) 
 			return l.upTo(at), nil
 		}
 	}
-	if len(l.found) == 0 && l.away {
-		return Page{}, unaskedProblem(l.unasked)
+	if len(l.found) == 0 && l.unavailable {
+		return Page{}, unavailableProblem(l.failed)
 	}
 	return l.upTo(nil), nil
 }
 
-// upTo is the page of what was found, with where the next page begins, nil for nowhere.
+// upTo returns the page of the records found, and the cursor of the next page unless that is nil.
 func (l *listing) upTo(next *listCursor) Page {
-	p := Page{Keys: showAll(l.found), Seen: l.seen, Unasked: l.unasked}
+	p := Page{Keys: showAll(l.found), Seen: l.seen, Unavailable: l.failed}
 	if next != nil {
 		p.Next = next.String()
 	}
 	return p
 }
 
-// step takes the records of a store that are wanted, from a place on. It returns where the
-// next step begins, nil at the end of the store. The page may get somewhat more than its limit,
-// from a store whose own pages do.
+// step adds the wanted records of one page of a store. It returns the cursor of the next step, nil at the
+// end of the store. A store may return more records than its limit, and then so does the list.
 func (l *listing) step(ctx context.Context, store Store, at listCursor) (*listCursor, error) {
 	room := l.limit - len(l.found)
 	for batch := walkBatch; ; {
@@ -253,7 +252,7 @@ func (l *listing) step(ctx context.Context, store Store, at listCursor) (*listCu
 			return nil, err
 		}
 		var wanted []*Found
-		fits := 0 // how many records have as many that are wanted as there is room for
+		fits := 0 // the number of records up to the last wanted one that fits
 		for i, listed := range page {
 			if f := FoundIn(store, listed); l.wants(f) {
 				if wanted = append(wanted, f); len(wanted) == room {
@@ -264,7 +263,7 @@ func (l *listing) step(ctx context.Context, store Store, at listCursor) (*listCu
 		switch {
 		case len(wanted) > room && fits < batch:
 			batch = fits
-		case len(wanted) > room && batch > room: // a store may begin with others
+		case len(wanted) > room && batch > room: // a store may return others first
 			batch = room
 		default:
 			l.found = append(l.found, wanted...)

@@ -196,7 +196,7 @@ func (r repeats) List(ctx context.Context, cursor string, limit int) ([]idempote
 	return append(page, page...), next, err
 }
 
-func TestKeyThatIsListedTwiceCountsOnce(t *testing.T) {
+func TestKeyListedTwice(t *testing.T) {
 	o := operate(t, "a")
 	for i := range 5 {
 		o.Put(t, admintest.Run{ID: fmt.Sprint(i)})
@@ -210,7 +210,7 @@ func TestKeyThatIsListedTwiceCountsOnce(t *testing.T) {
 }
 
 // A walk stops when its time is over, and says that it has not seen all.
-func TestListThatIsOutOfTimeIsIncomplete(t *testing.T) {
+func TestListTimeout(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, b := operate(t, "a", "default"), operate(t, "b", "default")
 		for i := range 3 * walkBatch {
@@ -239,7 +239,7 @@ func TestListThatIsOutOfTimeIsIncomplete(t *testing.T) {
 
 // In the order of a store, a list of which few records are wanted says where to go on when its
 // time is over.
-func TestListInTheOrderOfStoresGoesOn(t *testing.T) {
+func TestListInStoreOrderTimeout(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := operate(t, "a", "default")
 		for i := range walkBatch + 10 {
@@ -343,13 +343,13 @@ func TestFindInAllNamespaces(t *testing.T) {
 	}
 }
 
-func TestListWhileAStoreIsAway(t *testing.T) {
+func TestListWithUnavailableStore(t *testing.T) {
 	a, b := operate(t, "a", "default"), operate(t, "b", "default")
 	a.Put(t, admintest.Run{ID: "in a"})
 	key := b.Put(t, admintest.Run{ID: "in b", State: idempotency.Held})
 	a.Away.Store(true)
 	if got := wantAsked(t, "GET", "/dedup/keys", "", 200); !slices.Equal(got.ids(), []string{"in b"}) ||
-		len(got.Unasked) != 1 || !strings.HasSuffix(got.Unasked[0].Store, " a") || got.Unasked[0].Error != admintest.ErrAway.Error() {
+		len(got.Unavailable) != 1 || !strings.HasSuffix(got.Unavailable[0].Store, " a") || got.Unavailable[0].Error != admintest.ErrAway.Error() {
 		t.Errorf("listed %s", got.text)
 	}
 	wantAsked(t, "GET", "/dedup/keys/"+key.String(), "", 200)
@@ -401,7 +401,7 @@ func TestReadyWithRefusedWrites(t *testing.T) {
 
 // A store is away that no configuration uses any more, and that is only open because it was
 // away when a run ended. That keeps nobody from the others.
-func TestStoreOutOfUseIsAway(t *testing.T) {
+func TestUnusedStoreUnavailable(t *testing.T) {
 	a, b := operate(t, "a", "default"), operate(t, "b", "default")
 	a.Put(t, admintest.Run{ID: "in a"})
 	b.Put(t, admintest.Run{ID: "in b", State: idempotency.Held})
@@ -420,12 +420,12 @@ func TestStoreOutOfUseIsAway(t *testing.T) {
 		{"POST", "/dedup/lookup", `{"ids":["in b","in a"]}`, []string{"in b"}},
 	} {
 		got := wantAsked(t, request.method, request.target, request.body, 200)
-		if !slices.Equal(got.ids(), request.found) || len(got.Unasked) != 1 || !strings.HasSuffix(got.Unasked[0].Store, " a") {
+		if !slices.Equal(got.ids(), request.found) || len(got.Unavailable) != 1 || !strings.HasSuffix(got.Unavailable[0].Store, " a") {
 			t.Errorf("%s %s: %s", request.method, request.target, got.text)
 		}
 	}
 	a.Away.Store(false)
-	if got := wantAsked(t, "POST", "/dedup/lookup", `{"ids":["in a"]}`, 200); !slices.Equal(got.ids(), []string{"in a"}) || got.Unasked != nil {
+	if got := wantAsked(t, "POST", "/dedup/lookup", `{"ids":["in a"]}`, 200); !slices.Equal(got.ids(), []string{"in a"}) || got.Unavailable != nil {
 		t.Errorf("with the store it has %s", got.text)
 	}
 }

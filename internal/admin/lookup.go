@@ -9,10 +9,10 @@ import (
 )
 
 const (
-	// maxIDs is the maximum number of delivery IDs in one lookup, MostFound that of the records in
-	// its answer: one ID may have a record on each of many routes.
-	maxIDs    = 1000
-	MostFound = 10_000
+	// maxIDs is the maximum number of delivery IDs in one lookup, MaxFound that of the records in
+	// its answer: an ID may have a record for each route.
+	maxIDs   = 1000
+	MaxFound = 10_000
 	// maxLookup is the maximum size of its body, in bytes: that of the longest IDs, escaped.
 	maxLookup = 4 << 20
 )
@@ -27,13 +27,13 @@ type LookupRequest struct {
 type LookupAnswer struct {
 	Keys    []Record `json:"keys"`
 	Missing []string `json:"missing"`
-	// Unasked are stores that could not be asked, and that no configuration uses any more:
-	// they may have keys that are missing here.
-	Unasked []Readiness `json:"unasked,omitempty"`
+	// Unavailable are stores that failed and that no configuration uses any more: they may have keys that
+	// are missing here.
+	Unavailable []Readiness `json:"unavailable,omitempty"`
 }
 
-// serveLookup answers with the records of many delivery IDs. All stores that are in use
-// have to answer: otherwise it is unknown which IDs have no record.
+// serveLookup answers with the records of many delivery IDs. All stores in use
+// must answer: otherwise it is unknown which IDs have no record.
 func (a *API) serveLookup(w http.ResponseWriter, r *http.Request) error {
 	if r.Method != http.MethodPost {
 		return wrongMethod(w, r, "POST", "POST "+LookupPath)
@@ -53,8 +53,8 @@ func (a *API) serveLookup(w http.ResponseWriter, r *http.Request) error {
 	return answerJSON(w, http.StatusOK, answer)
 }
 
-// lookUp leaves the stores before the answer is written. Where one cannot be asked, the
-// problem has what the others have.
+// lookUp leaves the stores before the answer is written. If a store in use fails, the error is a problem
+// with the records of the others.
 func (a *API) lookUp(ctx context.Context, asked LookupRequest, withBody bool) (*LookupAnswer, error) {
 	open, err := a.enter()
 	if err != nil {
@@ -64,23 +64,23 @@ func (a *API) lookUp(ctx context.Context, asked LookupRequest, withBody bool) (*
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	found := 0
-	s := Search{IDs: asked.IDs, Max: MostFound, Timeout: FindTimeout, Wants: func(f *Found) bool {
+	s := Search{IDs: asked.IDs, Max: MaxFound, Timeout: FindTimeout, Wants: func(f *Found) bool {
 		if f.State != StateUnreadable && !IsOf(f.Record.Provider, asked.Provider) {
 			return false
 		}
-		if found++; found > MostFound {
+		if found++; found > MaxFound {
 			cancel()
 		}
 		return true
 	}}
 	s.Run(ctx, open)
-	if found > MostFound {
-		return nil, wrongRequest("these ids have more than %d records; ask for fewer, or page through one with GET %s?%s=", MostFound, ListPath, ParamDeliveryID)
+	if found > MaxFound {
+		return nil, wrongRequest("these ids have more than %d records; ask for fewer, or page through one with GET %s?%s=", MaxFound, ListPath, ParamDeliveryID)
 	}
 	for _, store := range s.More {
 		s.Failed, s.unavailable = append(s.Failed, Readiness{Store: store, Error: fmt.Sprintf("not all of its keys were read within %s", FindTimeout)}), true
 	}
-	answer := &LookupAnswer{Keys: showAll(s.Result.Found), Missing: append([]string{}, s.Missing...), Unasked: s.Failed}
+	answer := &LookupAnswer{Keys: showAll(s.Result.Found), Missing: append([]string{}, s.Missing...), Unavailable: s.Failed}
 	for i, f := range s.Result.Found {
 		if withBody && f.State == string(idempotency.Complete) && f.Record.LargeBody == 0 {
 			response, err := f.Store.Response(ctx, f.Key, f.Record)
@@ -94,7 +94,7 @@ func (a *API) lookUp(ctx context.Context, asked LookupRequest, withBody bool) (*
 		}
 	}
 	if s.unavailable {
-		p := unaskedProblem(s.Failed)
+		p := unavailableProblem(s.Failed)
 		p.Keys = answer.Keys
 		return nil, p
 	}

@@ -40,19 +40,19 @@ func operate(t *testing.T, name string, namespaces ...string) *admintest.Store {
 
 // asked is the answer of the admin API.
 type asked struct {
-	status  int
-	kind    string
-	allow   []string // as it stands in the header; nil without one
-	text    string
-	Keys    []Record    `json:"keys"`
-	Next    string      `json:"next"`
-	Missing []string    `json:"missing"`
-	Detail  string      `json:"detail"`
-	Code    string      `json:"code"`
-	Status  int         `json:"status"`
-	Stores  []Readiness `json:"stores"`
-	Unused  []string    `json:"unused"`
-	Unasked []Readiness `json:"unasked"`
+	status      int
+	kind        string
+	allow       []string // as it stands in the header; nil without one
+	text        string
+	Keys        []Record    `json:"keys"`
+	Next        string      `json:"next"`
+	Missing     []string    `json:"missing"`
+	Detail      string      `json:"detail"`
+	Code        string      `json:"code"`
+	Status      int         `json:"status"`
+	Stores      []Readiness `json:"stores"`
+	Unused      []string    `json:"unused"`
+	Unavailable []Readiness `json:"unavailable"`
 
 	Incomplete bool `json:"incomplete"`
 	Seen       int  `json:"seen"`

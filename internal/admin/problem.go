@@ -18,18 +18,18 @@ type Problem struct {
 	Status int           `json:"status"`
 	Detail string        `json:"detail"`
 	Code   engine.Reason `json:"code,omitempty"`
-	// Stores is what each store said, where that was the question.
+	// Stores has the readiness of each store, if one was not ready.
 	Stores []Readiness `json:"stores,omitempty"`
-	// Outcomes is what a release, a completion or a DELETE came to, where several stores have the key.
+	// Outcomes has the outcome in each store, if several stores have the key.
 	Outcomes []Outcome `json:"outcomes,omitempty"`
-	// Keys are the records in those stores that could be asked.
+	// Keys are the records of the stores that answered.
 	Keys []Record `json:"keys,omitempty"`
 }
 
 const (
-	// ReasonChanged is the code of the problem that a key is not what the operator has seen.
+	// ReasonChanged is the code for a key that has changed since the operator looked.
 	ReasonChanged engine.Reason = "changed"
-	// ReasonComplete is the code of the problem that a key has a response already.
+	// ReasonComplete is the code for a key that already has a response.
 	ReasonComplete engine.Reason = "complete"
 )
 
@@ -42,42 +42,41 @@ var problems = map[int]struct {
 	title string
 	code  engine.Reason
 }{
-	http.StatusBadRequest:          {"The request is wrong", ""},
+	http.StatusBadRequest:          {"Invalid request", ""},
 	http.StatusNotFound:            {"There is no such key", ""},
-	http.StatusMethodNotAllowed:    {"The method is wrong", ""},
+	http.StatusMethodNotAllowed:    {"Method not allowed", ""},
 	http.StatusConflict:            {"A run is in flight", engine.ReasonInFlight},
 	http.StatusInternalServerError: {"The record cannot be read", engine.ReasonUnreadable},
 	http.StatusServiceUnavailable:  {"A store cannot be asked", engine.ReasonUnavailable},
 }
 
-// kindOf is a problem with this status that says nothing yet.
+// kindOf returns a problem with this status and without detail.
 func kindOf(status int) Problem {
 	kind := problems[status]
 	return Problem{Title: kind.title, Status: status, Code: kind.code}
 }
 
-// problemOf is a problem with this status.
+// problemOf returns a problem with this status and the error as its detail.
 func problemOf(status int, err error) error {
 	p := kindOf(status)
 	p.Detail = err.Error()
 	return &p
 }
 
-// wrongRequest is an error in what the operator sent.
+// wrongRequest returns a problem for a mistake in the request.
 func wrongRequest(format string, arguments ...any) error {
 	return problemOf(http.StatusBadRequest, fmt.Errorf(format, arguments...))
 }
 
-// wrongMethod is a request whose method the path does not take. allowed are those that it
-// does, as the header Allow has them (RFC 9110, section 15.5.6); accepted says it in words.
+// wrongMethod returns a problem for a method that the path does not accept. allowed is the value of Allow
+// (RFC 9110, section 15.5.6), accepted describes it.
 func wrongMethod(w http.ResponseWriter, r *http.Request, allowed, accepted string) error {
 	w.Header().Set("Allow", allowed)
 	return problemOf(http.StatusMethodNotAllowed, fmt.Errorf("%s %s is not accepted; use %s", r.Method, r.URL.Path, accepted))
 }
 
-// explained has a handler's problems answered as such. Other errors are those of
-// writing an answer.
-func explained(serve func(http.ResponseWriter, *http.Request) error) func(http.ResponseWriter, *http.Request) error {
+// withProblems writes a handler's problems as responses. Other errors are those of writing a response.
+func withProblems(serve func(http.ResponseWriter, *http.Request) error) func(http.ResponseWriter, *http.Request) error {
 	return func(w http.ResponseWriter, r *http.Request) error {
 		err := serve(w, r)
 		if p, ok := errors.AsType[*Problem](err); ok {
@@ -96,12 +95,12 @@ func answerAs(w http.ResponseWriter, status int, contentType string, value any) 
 	w.Header().Set("Cache-Control", "no-store")
 	w.WriteHeader(status)
 	encoder := json.NewEncoder(w)
-	encoder.SetEscapeHTML(false) // it is no HTML, and IDs are to be read as they are
+	encoder.SetEscapeHTML(false) // IDs stay readable
 	return encoder.Encode(value)
 }
 
-// queryOf returns the parameters of a request, which are some of the accepted ones. A
-// misspelt filter would otherwise list everything. An empty one counts as absent.
+// queryOf returns the parameters of a request, and refuses unknown ones: a misspelt
+// filter would list everything. An empty one counts as absent.
 func queryOf(r *http.Request, accepted ...string) (url.Values, error) {
 	query, err := url.ParseQuery(r.URL.RawQuery)
 	if err != nil {
@@ -114,8 +113,8 @@ func queryOf(r *http.Request, accepted ...string) (url.Values, error) {
 		case !slices.Contains(accepted, name):
 			return nil, wrongRequest("the parameter %q is unknown; accepted are %s", name, strings.Join(accepted, ", "))
 		case len(values) > 1 && name != ParamState:
-			return nil, wrongRequest("the parameter %s stands %d times; only %s may repeat", name, len(values), ParamState)
-		case slices.Contains(values, "") && r.Method != http.MethodGet: // it was to guard a change
+			return nil, wrongRequest("the parameter %s is there %d times; only %s may repeat", name, len(values), ParamState)
+		case slices.Contains(values, "") && r.Method != http.MethodGet: // it should have guarded a change
 			return nil, wrongRequest("the parameter %s is empty; leave it out, or give it a value", name)
 		}
 		query[name] = slices.DeleteFunc(values, func(value string) bool { return value == "" })
@@ -123,7 +122,7 @@ func queryOf(r *http.Request, accepted ...string) (url.Values, error) {
 	return query, nil
 }
 
-// wantsBody reports whether the kept response is asked for, too.
+// wantsBody reports whether the request asks for kept responses.
 func wantsBody(r *http.Request) (bool, error) {
 	query, err := queryOf(r, "body")
 	if err != nil {

@@ -9,17 +9,17 @@ import (
 	"sync"
 )
 
-// Readiness reports whether a store answers, and if not, why.
+// Readiness reports whether a store is ready, and if not, why.
 type Readiness struct {
 	Store string `json:"store"`
 	Ready bool   `json:"ready"`
 	Error string `json:"error,omitempty"`
-	// Writes is why and since when a store refuses or loses writes although it can be read; "" if it
-	// has not for a minute.
+	// Writes is why and since when a readable store refuses or loses writes; "" if it has not in the
+	// last minute.
 	Writes string `json:"writes,omitempty"`
 }
 
-// serveReady answers whether the stores do that requests use.
+// serveReady answers whether the stores are ready that requests use.
 func (a *API) serveReady(w http.ResponseWriter, r *http.Request) error {
 	if r.Method != http.MethodGet && r.Method != http.MethodHead {
 		return wrongMethod(w, r, "GET, HEAD", "GET "+ReadyPath)
@@ -34,12 +34,11 @@ func (a *API) serveReady(w http.ResponseWriter, r *http.Request) error {
 	return answerJSON(w, http.StatusOK, answer)
 }
 
-// ReadyAnswer is the answer of a process that is ready, with all its stores, of which there
-// is at least one.
+// ReadyAnswer is the answer of a ready process, with at least one store.
 type ReadyAnswer struct {
 	Stores []Readiness `json:"stores"`
-	// Unused names the stores that no configuration uses, and that are open only for what is not
-	// stored yet.
+	// Unused names the stores that no configuration uses, and that are open only for responses that
+	// are not stored yet.
 	Unused []string `json:"unused,omitempty"`
 }
 
@@ -55,7 +54,7 @@ func InUse[S Store](open []S) (used []S) {
 	return used
 }
 
-// errNoStore is the error if no store is open.
+// errNoStore returns the problem for a process without an open store.
 func errNoStore() error {
 	return problemOf(http.StatusServiceUnavailable, errors.New("no store is open: no configuration with dedup has started"))
 }
@@ -75,7 +74,7 @@ func readiness(ctx context.Context, open []Store) (answer ReadyAnswer, err error
 	}
 	all := Ready(ctx, open)
 	if slices.ContainsFunc(all, func(one Readiness) bool { return !one.Ready }) {
-		return answer, unaskedProblem(all)
+		return answer, unavailableProblem(all)
 	}
 	answer.Stores = all
 	return answer, nil
@@ -99,8 +98,8 @@ func Ready(ctx context.Context, open []Store) []Readiness {
 	return all
 }
 
-// unaskedProblem names the stores that do not answer.
-func unaskedProblem(all []Readiness) *Problem {
+// unavailableProblem returns a problem that names the stores that do not answer.
+func unavailableProblem(all []Readiness) *Problem {
 	var failed []string
 	for _, one := range all {
 		if !one.Ready {

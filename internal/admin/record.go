@@ -7,8 +7,7 @@ import (
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
 
-// Record is a record as operators see it. The owner's token, which is a
-// secret, is not part of it.
+// Record is a record as operators see it, without the owner's token, which is secret.
 type Record struct {
 	Key   string `json:"key"`
 	Store string `json:"store"`
@@ -26,7 +25,7 @@ type Record struct {
 	ParentID    string   `json:"parent_id,omitempty"`
 	Attempt     int      `json:"attempt,omitempty"`
 	Status      int      `json:"status,omitempty"`
-	// Reason says why the last run left nothing to replay, or which operator has released or completed the
+	// Reason is why the last run left nothing to replay, or which operator has released or completed the
 	// key since.
 	Reason     string    `json:"reason,omitempty"`
 	Claimed    time.Time `json:"claimed,omitzero"`
@@ -34,7 +33,7 @@ type Record struct {
 	LeaseUntil time.Time `json:"lease_until,omitzero"`
 	Expires    time.Time `json:"expires,omitzero"`
 	Response   *Response `json:"response,omitempty"`
-	// Unreadable says why the record cannot be read; then little is known of it.
+	// Unreadable is why the record cannot be read; most other fields are then empty.
 	Unreadable string `json:"unreadable,omitempty"`
 	// Others are the records that the key has in other stores of the process.
 	Others []Record `json:"others,omitempty"`
@@ -50,8 +49,8 @@ type Response struct {
 	Base64 []byte `json:"base64,omitempty"`
 }
 
-// StateLapsed is what operators see of a claim that is stored as in flight, and whose
-// lease was not renewed: the next request takes it over.
+// StateLapsed is the state of a claim in flight whose lease was not renewed: the next request takes it
+// over.
 const StateLapsed = string(idempotency.Lapsed)
 
 // showFound shows a record that was found.
@@ -71,7 +70,7 @@ func showFound(f *Found) Record {
 }
 
 func showAll(found []*Found) []Record {
-	all := make([]Record, 0, len(found)) // in JSON it is a list
+	all := make([]Record, 0, len(found)) // never null in JSON
 	for _, f := range found {
 		all = append(all, showFound(f))
 	}
@@ -84,7 +83,7 @@ func showResponse(r *idempotency.Response) *Response {
 	}
 	shown := &Response{Status: r.Status, Header: make(map[string][]string), Omitted: r.Omitted}
 	for name, values := range r.Header {
-		if len(values) > 0 { // the others keep a server from adding a field of its own
+		if len(values) > 0 { // an empty one keeps a server from adding the field
 			shown.Header[name] = values
 		}
 	}

@@ -16,29 +16,26 @@ import (
 )
 
 const (
-	// WalkTimeout is how long a list reads the records of all stores, plus one call of a store.
+	// WalkTimeout is how long a list reads records, plus one call of a store.
 	WalkTimeout = 10 * time.Second
-	// FindTimeout is how long a search for delivery IDs takes at most: a Redis of a million
-	// keys takes a second, one of ten million ten.
+	// FindTimeout is the maximum time of a search for delivery IDs: in Redis, a million keys take a second.
 	FindTimeout = 30 * time.Second
-	// walkBatch is how many records a store is asked for at a time. No call blocks a store
-	// for longer than these take.
+	// walkBatch is how many records one call of a store reads, which bounds how long it blocks the store.
 	walkBatch = 500
 )
 
 // Found is a record that was found in a store.
 type Found struct {
 	idempotency.Listed
-	// Store has the record. It must not be asked after it was left.
+	// Store has the record. It must not be used after Leave.
 	Store Store
 	// State is the record's state, as operators see it.
 	State string
 
-	in string // names the store in a cursor
+	in string // the store, as cursors name it
 }
 
-// FoundIn returns a record that a store has listed. Of one that cannot be read, Record is empty
-// and not nil.
+// FoundIn returns a record that a store has listed. Record is not nil, and empty if it is unreadable.
 func FoundIn(store Store, listed idempotency.Listed) *Found {
 	return foundIn(store, cursorName(store), listed)
 }
@@ -53,8 +50,7 @@ func foundIn(store Store, name string, listed idempotency.Listed) *Found {
 	return f
 }
 
-// Observed reports whether the key was claimed under observe: then it is of a namespace of its
-// own. That is known of the namespaces of this process only.
+// Observed reports whether the key was claimed under observe, in a namespace that this process knows.
 func (f *Found) Observed() bool {
 	prefix := f.Key.Prefix()
 	return slices.ContainsFunc(f.Store.Namespaces(), func(namespace string) bool {
@@ -77,7 +73,7 @@ func (f *Found) ByOperator() bool {
 	return f.State == string(idempotency.Released) && r.Attempt > 0 && r.ReleasedAttempts >= r.Attempt
 }
 
-// Newest is the order of lists: what cannot be read first, and then the newest claim.
+// Newest orders lists: unreadable records first, then the newest claims.
 func Newest(a, b *Found) int {
 	return cmp.Or(cmp.Compare(readable(a), readable(b)), b.Record.Claimed.Compare(a.Record.Claimed), ByKey(a, b))
 }
@@ -89,7 +85,7 @@ func readable(f *Found) int {
 	return 1
 }
 
-// ByKey is the order of keys, and of the stores that have one.
+// ByKey orders records by their keys, then by their stores.
 func ByKey(a, b *Found) int {
 	return cmp.Or(bytes.Compare(a.Key[:], b.Key[:]), strings.Compare(a.in, b.in))
 }
@@ -117,31 +113,30 @@ func (t *Top) Add(f *Found) {
 }
 
 // Search looks for records in all stores that are open: for a list, a lookup, or the page. It
-// reads the stores in parallel, so that a slow one takes no time from the others, and keeps the
-// newest of what it has read.
+// reads the stores in parallel, so that a slow one does not delay the others, and keeps the newest records.
 type Search struct {
-	// IDs are the delivery IDs that are looked for; nil for all records. The whole text is
-	// an ID first. If no record has it, the text is that of parts joined by colons.
+	// IDs are the delivery IDs to find; nil for all records. A text is first taken as a whole ID. If no
+	// record has it, it is taken as parts joined by colons.
 	IDs []string
 	// Wants reports whether a record belongs to the result. It is called once for each record
 	// that was read and has one of the IDs, one call at a time.
 	Wants func(*Found) bool
-	// After is the record after which the result begins, nil for its beginning.
+	// After is the record after which the result starts, nil for the first one.
 	After *Found
-	// Max is how many records the result has at most.
+	// Max is the maximum number of records in the result.
 	Max int
-	// Timeout is how long the search asks stores for more, plus one call of a store.
+	// Timeout is how long the search reads, plus one call of a store.
 	Timeout time.Duration
 
 	// Result has the newest records, and how many there are.
 	Result Top
-	// Missing are the IDs of which there is no record, each once.
+	// Missing are the IDs without a record, each once.
 	Missing []string
 	// Read is how many records were read.
 	Read int
 	// More are the names of the stores that have more records than were read.
 	More []string
-	// Failed are the stores that could not be asked.
+	// Failed are the stores that returned an error.
 	Failed []Readiness
 
 	mu          sync.Mutex
@@ -173,7 +168,7 @@ func (s *Search) Run(ctx context.Context, open []Store) {
 	all.Wait()
 	slices.Sort(s.More)
 	slices.SortFunc(s.Failed, func(a, b Readiness) int { return strings.Compare(a.Store, b.Store) })
-	s.conclude()
+	s.finish()
 }
 
 func (s *Search) top() Top { return Top{Max: s.Max, Compare: Newest} }
@@ -211,11 +206,11 @@ func (s *Search) step(ctx context.Context, store Store, prefixes []idempotency.K
 	return store.Find(ctx, prefixes, cursor, walkBatch)
 }
 
-// target is a text whose keys are read because of an ID: the ID, or the first of several parts.
+// target is a text whose keys are read to find an ID: the ID itself, or its first part.
 type target struct{ id, text string }
 
-// sought returns how the keys begin that a store may have of the IDs, also of requests that
-// were only observed.
+// sought returns the prefixes of the keys that a store may have of the IDs, including those of observed
+// requests.
 func (s *Search) sought(store Store) (map[idempotency.KeyPrefix][]target, []idempotency.KeyPrefix) {
 	sought := make(map[idempotency.KeyPrefix][]target)
 	for id := range s.ids {
@@ -232,7 +227,7 @@ func (s *Search) sought(store Store) (map[idempotency.KeyPrefix][]target, []idem
 	return sought, slices.Collect(maps.Keys(sought))
 }
 
-// add takes what a step has read of a store.
+// add adds a page of a store to the result.
 func (s *Search) add(store Store, sought map[idempotency.KeyPrefix][]target, page []idempotency.Listed, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -247,7 +242,7 @@ func (s *Search) add(store Store, sought map[idempotency.KeyPrefix][]target, pag
 		if s.IDs == nil {
 			s.keep(&s.Result, f)
 		}
-		for _, t := range sought[f.Key.Prefix()] { // may be of all IDs: they begin with the same part
+		for _, t := range sought[f.Key.Prefix()] { // several IDs may start with the same part
 			s.match(f, t)
 		}
 	}
@@ -264,8 +259,7 @@ func (s *Search) keep(in *Top, f *Found) {
 	}
 }
 
-// match takes a record whose key begins as those of a text. Of one that cannot be read, that is
-// all that is known.
+// match adds a record whose key has the prefix of a text. Nothing else is known of an unreadable one.
 func (s *Search) match(f *Found, t target) {
 	if f.State == StateUnreadable {
 		named := *f
@@ -282,12 +276,12 @@ func (s *Search) match(f *Found, t target) {
 	}
 }
 
-// conclude makes the result of what was found of the IDs. While a store could not be asked,
-// which may have a record of the whole text, no text is split.
-func (s *Search) conclude() {
+// finish builds the result from the records of the IDs. It splits no text if a store was not read to its
+// end, which may have a record of the whole text.
+func (s *Search) finish() {
 	for _, id := range s.IDs {
 		m := s.ids[id]
-		if m == nil { // it is there twice
+		if m == nil { // a repeated ID
 			continue
 		}
 		delete(s.ids, id)

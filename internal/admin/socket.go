@@ -17,12 +17,11 @@ const (
 	socketSuffix = ".sock"
 	// SocketNames is the pattern of these names.
 	SocketNames = socketPrefix + "*" + socketSuffix
-	// SocketMode, behind the address of a socket, lets only the process's user reach the
-	// admin API.
+	// SocketMode, at the end of the address of a socket, restricts the admin API to the user of the
+	// process.
 	SocketMode = "|0600"
-	// longestSocket is the length of a path that every system takes for a unix
-	// socket (sun_path in unix(7) has 108 bytes, elsewhere 104, with a NUL).
-	longestSocket = 103
+	// maxSocketPath is the maximum length of the path of a unix socket on every system (sun_path in unix(7) has 108 bytes, elsewhere 104, with a NUL).
+	maxSocketPath = 103
 )
 
 // SocketAt returns the address of the admin API of a proxy that listens on the given
@@ -50,18 +49,17 @@ func Sockets(directory string) (sockets []string, err error) {
 // Socket is the path of a unix socket for the admin API, "" for none.
 type Socket string
 
-// NewSocket makes room for the admin API's socket, if its address is one: its directory
-// is made, and one that an earlier process has left is fine. One that still answers is
-// another proxy's, and an error.
+// NewSocket makes the directory of the admin API's socket, if its address is one. A socket left by an
+// earlier process is fine. One that still answers belongs to another proxy, and is an error.
 func NewSocket(address string) (Socket, error) {
 	address, isSocket := strings.CutPrefix(address, socketNetwork)
 	if !isSocket {
 		return "", nil
 	}
 	path, _, _ := strings.Cut(address, "|")
-	if len(path) > longestSocket {
-		return "", fmt.Errorf("the admin API's socket %s has %d bytes in its path, and %d are possible; set XDG_DATA_HOME to a shorter directory, or use --admin off",
-			path, len(path), longestSocket)
+	if len(path) > maxSocketPath {
+		return "", fmt.Errorf("the admin API's socket %s has a path of %d bytes; the maximum is %d; set XDG_DATA_HOME to a shorter directory, or use --admin off",
+			path, len(path), maxSocketPath)
 	}
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return "", fmt.Errorf("the directory of the admin API's socket cannot be made (%w); set XDG_DATA_HOME to one that can be written, or use --admin off", err)

@@ -45,7 +45,7 @@ func TestSocketsThatAreNone(t *testing.T) {
 		}
 	}
 	Socket("").Remove()
-	long := SocketAt(filepath.Join(t.TempDir(), strings.Repeat("x", longestSocket)), ":80")
+	long := SocketAt(filepath.Join(t.TempDir(), strings.Repeat("x", maxSocketPath)), ":80")
 	if _, err := NewSocket(long); err == nil || !strings.Contains(err.Error(), "XDG_DATA_HOME") {
 		t.Errorf("a path that is too long: %v", err)
 	}

@@ -92,12 +92,12 @@ type selection struct {
 	found  []admin.Record
 	// failed names the arguments without a record, and those that a store did not answer for.
 	failed error
-	// unasked reports whether a store did not answer for some of them.
-	unasked bool
+	// incomplete reports whether a store did not answer for some of them.
+	incomplete bool
 }
 
-// selectKeys finds the records that the arguments name. It finds the others even
-// if no store can answer for one of them.
+// selectKeys finds the records that the arguments name. An error about one
+// argument does not keep it from finding the others.
 func selectKeys(cmd *cobra.Command, args []string) (*selection, error) {
 	if len(args) == 0 {
 		return nil, wrongUsage("%s takes keys or delivery IDs, and there are none", cmd.Name())
@@ -128,7 +128,7 @@ func selectKeys(cmd *cobra.Command, args []string) (*selection, error) {
 		case err != nil && exitStatus(err) == exitUsage:
 			return nil, err
 		case err != nil:
-			s.failed, s.unasked = errors.Join(s.failed, fmt.Errorf("%q: %w", arg, err)), true
+			s.failed, s.incomplete = errors.Join(s.failed, fmt.Errorf("%q: %w", arg, err)), true
 		case len(records) == 0 && listedDigits.MatchString(arg):
 			digits[arg] = nil
 		case len(records) == 0:
@@ -144,7 +144,7 @@ func selectKeys(cmd *cobra.Command, args []string) (*selection, error) {
 	}
 	if len(digits) > 0 {
 		if err := client.findDigits(cmd.Context(), digits, provider); err != nil {
-			s.failed, s.unasked = errors.Join(s.failed, err), true
+			s.failed, s.incomplete = errors.Join(s.failed, err), true
 		}
 	}
 	for _, arg := range slices.Sorted(maps.Keys(digits)) {
@@ -170,8 +170,8 @@ func selectKeys(cmd *cobra.Command, args []string) (*selection, error) {
 	return s, nil
 }
 
-// changeCommand is a command that does something to each key. content returns what the requests
-// send as JSON; nil for nothing.
+// changeCommand returns a command that changes each key. content returns the JSON body of the requests; nil
+// for none.
 func changeCommand(name, short, done, method, action, long string, content func(*cobra.Command) (any, error)) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   name + takesIDs,
@@ -198,7 +198,7 @@ func changeCommand(name, short, done, method, action, long string, content func(
 	return cmd
 }
 
-// asSeen returns the parameters that name a record as it is now, so that a changed one is left alone.
+// asSeen returns the precondition of a record as parameters, so that a changed one stays as it is.
 func asSeen(r admin.Record) url.Values {
 	seen := url.Values{admin.ParamState: {r.State}}
 	if r.ExecutionID != "" {
@@ -207,16 +207,15 @@ func asSeen(r admin.Record) url.Values {
 	return seen
 }
 
-// change does something to each of the records that are named. One request is for all stores
-// that have what was seen: where two have it, because one Redis has two names in the
-// configuration, or because neither can be read, another request would find it changed.
+// change changes each record that the arguments name. One request changes all stores with the same record:
+// if two have it, because one Redis has two names in the configuration or both are unreadable, a second
+// request would find it changed.
 func change(cmd *cobra.Command, args []string, done string, do func(*adminClient, admin.Record) error) error {
 	s, err := selectKeys(cmd, args)
 	if err != nil {
 		return err
 	}
-	// Of an ID that other keys have too, those that were only observed are not meant: they refuse
-	// no request.
+	// Observed keys refuse no request, so an ID means only the other keys, if it has any.
 	enforced := make(map[string]bool)
 	for _, r := range s.found {
 		enforced[r.DeliveryID] = enforced[r.DeliveryID] || !r.Observed
@@ -224,11 +223,11 @@ func change(cmd *cobra.Command, args []string, done string, do func(*adminClient
 	s.found = slices.DeleteFunc(s.found, func(r admin.Record) bool {
 		return r.Observed && enforced[r.DeliveryID] && !slices.Contains(args, r.Key)
 	})
-	if s.unasked { // perhaps the store has more of what is meant
+	if s.incomplete { // the store may have more of the keys
 		if len(s.found) == 0 {
 			return errors.Join(s.failed, errors.New("nothing was changed"))
 		}
-		tell(cmd, s.found)
+		warn(cmd, s.found)
 		return errors.Join(s.failed, errors.New("nothing was changed; the keys above were found, and a key in hex can be named alone"))
 	}
 	if yes, _ := cmd.Flags().GetBool("yes"); len(s.found) > 1 && !yes {
@@ -238,7 +237,7 @@ func change(cmd *cobra.Command, args []string, done string, do func(*adminClient
 	}
 	print := newPrinter(cmd)
 	failed := s.failed
-	asked := make(map[string]error) // by what it was about
+	asked := make(map[string]error) // by key, state and run
 	for _, record := range s.found {
 		about := record.Key + " " + record.State + " " + record.ExecutionID
 		err, was := asked[about]
@@ -257,8 +256,7 @@ func change(cmd *cobra.Command, args []string, done string, do func(*adminClient
 	return failed
 }
 
-// inSeveralStores reports whether a key is in more than one store: then only the store
-// tells its records apart.
+// inSeveralStores reports whether a key is in more than one store, which only the store then tells apart.
 func inSeveralStores(records []admin.Record) bool {
 	seen := make(map[string]bool)
 	for _, r := range records {
@@ -270,8 +268,8 @@ func inSeveralStores(records []admin.Record) bool {
 	return false
 }
 
-// tell lists records on standard error.
-func tell(cmd *cobra.Command, records []admin.Record) {
+// warn lists records on standard error.
+func warn(cmd *cobra.Command, records []admin.Record) {
 	table := newTable(cmd.ErrOrStderr())
 	table.columns, table.width = changeColumns, 0
 	if inSeveralStores(records) {
@@ -282,14 +280,14 @@ func tell(cmd *cobra.Command, records []admin.Record) {
 
 // confirm asks whether all these keys are meant.
 func confirm(cmd *cobra.Command, found []admin.Record) error {
-	tell(cmd, found)
+	warn(cmd, found)
 	fmt.Fprintf(cmd.ErrOrStderr(), "%s these %d keys? [y/N] ", cmd.Name(), len(found))
-	line, _ := bufio.NewReader(cmd.InOrStdin()).ReadString('\n') // the end of the input is not a yes
+	line, _ := bufio.NewReader(cmd.InOrStdin()).ReadString('\n') // EOF is not a yes
 	switch strings.ToLower(strings.TrimSpace(line)) {
 	case "y", "yes":
 		return nil
 	default:
 		fmt.Fprintln(cmd.ErrOrStderr())
-		return wrongUsage("%d keys are named and nothing was changed; --yes changes them all", len(found))
+		return wrongUsage("nothing was changed; --yes changes all %d keys", len(found))
 	}
 }

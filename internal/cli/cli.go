@@ -39,15 +39,15 @@ func init() {
 	})
 }
 
-// SetHelp makes the help of a command and its subcommands fit a terminal, and name the
-// documentation of caddy-dedup in place of Caddy's.
+// SetHelp wraps the help of a command and its subcommands at 80 columns, and links the documentation of
+// caddy-dedup instead of Caddy's.
 func SetHelp(cmd *cobra.Command) {
 	defaults := new(cobra.Command)
 	cmd.SetUsageTemplate(strings.ReplaceAll(defaults.UsageTemplate(), ".FlagUsages", ".FlagUsagesWrapped 80"))
 	cmd.SetHelpTemplate(defaults.HelpTemplate() + "\nDocumentation: " + docs + "\n")
 }
 
-// setUp sets the help of a command and its subcommands, and makes their mistakes wrong usage.
+// setUp sets the help of a command and its subcommands, and the exit status of wrong flags.
 func setUp(cmd *cobra.Command) {
 	SetHelp(cmd)
 	cmd.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
@@ -60,12 +60,12 @@ func setUp(cmd *cobra.Command) {
 
 // The exit statuses of the commands, for scripts.
 const (
-	exitFailed   = 1 // also what was not found, or is not ready
+	exitFailed   = 1 // also: not found, or not ready
 	exitUsage    = 2
 	exitNoAnswer = 3
 )
 
-// exitError is an error with the exit status that it means.
+// exitError is an error with its exit status.
 type exitError struct {
 	status int
 	error
@@ -91,7 +91,7 @@ func exitStatus(err error) int {
 	return status
 }
 
-// output is where a command prints to, and the first error of printing.
+// output keeps the first error of writing to the output.
 type output struct {
 	to  io.Writer
 	err error
@@ -107,7 +107,7 @@ func (o *output) Write(text []byte) (int, error) {
 	return n, o.err
 }
 
-// runE makes a command end with the exit status of its error, or of what it could not print.
+// runE runs a command and exits with the status of its error, or of an error of its output.
 func runE(run func(cmd *cobra.Command, args []string) error) func(*cobra.Command, []string) error {
 	return func(cmd *cobra.Command, args []string) error {
 		out := &output{to: cmd.OutOrStdout()}
@@ -117,14 +117,14 @@ func runE(run func(cmd *cobra.Command, args []string) error) func(*cobra.Command
 			err = run(cmd, args)
 		}
 		if out.err != nil {
-			err = errors.Join(err, exitError{exitNoAnswer, fmt.Errorf("not all could be printed: %w", out.err)})
+			err = errors.Join(err, exitError{exitNoAnswer, fmt.Errorf("writing the output: %w", out.err)})
 		}
 		return end(cmd, err)
 	}
 }
 
-// emptyFlag refuses a flag without its value, which is what an unset variable of a shell
-// leaves: without a filter, or an address, other keys would be meant.
+// emptyFlag refuses an empty flag, such as an unset shell variable leaves: without a filter or an address,
+// the command would act on other keys.
 func emptyFlag(cmd *cobra.Command) (err error) {
 	cmd.Flags().Visit(func(flag *pflag.Flag) {
 		switch flag.Value.String() {
@@ -135,8 +135,8 @@ func emptyFlag(cmd *cobra.Command) (err error) {
 	return err
 }
 
-// end prints an error, and returns what makes Caddy's Main exit with its status. The error of
-// an answer may have characters that a terminal would obey.
+// end prints an error, and returns one with which Caddy's Main exits with its status. Errors contain text
+// of responses, so they are escaped for the terminal.
 func end(cmd *cobra.Command, err error) error {
 	if err == nil {
 		return nil
@@ -150,7 +150,7 @@ func end(cmd *cobra.Command, err error) error {
 	return caddycmd.WrapCommandFuncForCobra(func(caddycmd.Flags) (int, error) { return status, nil })(cmd, nil)
 }
 
-// complete offers the values of a flag to the shell, and never the names of files.
+// complete completes the values of a flag in the shell, never file names.
 func complete(cmd *cobra.Command, flag string, values ...string) {
 	completeBy(cmd, flag, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp))
 }

@@ -18,22 +18,22 @@ import (
 )
 
 const (
-	// dialTimeout and answerTimeout limit the wait for the admin API. It answers within
-	// [admin.FindTimeout], and a little.
+	// dialTimeout and answerTimeout limit the wait for the admin API, which answers within
+	// [admin.FindTimeout] and a little more.
 	dialTimeout   = 5 * time.Second
 	answerTimeout = admin.FindTimeout + 15*time.Second
-	// maxAnswer is the size of an answer: a page of a thousand records, or a response.
+	// maxAnswer is the maximum size of an answer: a page of a thousand records, or a response.
 	maxAnswer = 256 << 20
 )
 
 // adminClient asks the admin API at one address.
 type adminClient struct {
 	address string // for people
-	base    string // of its URLs
+	base    string // the beginning of its URLs
 	http    *http.Client
 
-	mayOrigin bool // it is no socket: where the admin API takes no origin
-	origin    bool // it has asked for one
+	mayOrigin bool // requests may need an Origin (not over a unix socket)
+	origin    bool // they do
 }
 
 // newClient returns a client of the admin API at an address.
@@ -44,7 +44,7 @@ func newClient(address string) (*adminClient, error) {
 	}
 	base := "http://" + at.JoinHostPort(0)
 	if at.IsUnixNetwork() {
-		base = "http://127.0.0.1" // a host that the admin API takes on a socket
+		base = "http://127.0.0.1" // a host that the admin API accepts on a socket
 	}
 	dialer := net.Dialer{Timeout: dialTimeout}
 	return &adminClient{address: address, base: base, mayOrigin: !at.IsUnixNetwork(), http: &http.Client{
@@ -58,7 +58,7 @@ func newClient(address string) (*adminClient, error) {
 	}}, nil
 }
 
-// send sends a request, with what is to be sent as JSON.
+// send sends a request with a JSON body, or with none.
 func (c *adminClient) send(ctx context.Context, method, target string, content []byte) (*http.Response, error) {
 	r, err := http.NewRequestWithContext(ctx, method, c.base+target, bytes.NewReader(content))
 	if err != nil {
@@ -77,10 +77,9 @@ func (c *adminClient) send(ctx context.Context, method, target string, content [
 	return answer, nil
 }
 
-// ask sends a request without an origin, or with one where the admin API asks for it
-// (enforce_origin). It compares the origin with the address on which it listens, which is
-// another one behind a tunnel to its socket, or if it listens on all addresses. A request that
-// it refuses so has changed nothing.
+// ask sends a request without an Origin, and repeats it with one if the admin API refuses it
+// (enforce_origin). An Origin with each request would fail behind a tunnel and where the API listens on
+// all addresses, because Caddy compares it with the address of its listener.
 func (c *adminClient) ask(ctx context.Context, method, target string, content []byte) (*http.Response, error) {
 	answer, err := c.send(ctx, method, target, content)
 	if err != nil || answer.StatusCode != http.StatusForbidden || !c.mayOrigin || c.origin {
@@ -91,8 +90,7 @@ func (c *adminClient) ask(ctx context.Context, method, target string, content []
 	return c.send(ctx, method, target, content)
 }
 
-// do asks, with what is to be sent as JSON, and decodes the answer. An error has the exit
-// status of the command.
+// do sends a request with a JSON body, or with none, and decodes the answer. An error has its exit status.
 func (c *adminClient) do(ctx context.Context, method, target string, send, into any) error {
 	var content []byte
 	if send != nil {
@@ -122,17 +120,17 @@ func (c *adminClient) do(ctx context.Context, method, target string, send, into 
 			return c.notOurs(err)
 		}
 		if !isAnswer(into) {
-			return c.notOurs(fmt.Errorf("the JSON for %s lacks what each answer there has", target))
+			return c.notOurs(fmt.Errorf("the JSON for %s lacks members that each answer has", target))
 		}
 		return nil
 	default:
-		said, _ := io.ReadAll(io.LimitReader(body, 200)) // what there is of it
+		said, _ := io.ReadAll(io.LimitReader(body, 200)) // as much as can be read
 		return c.notOurs(fmt.Errorf("%s: %.200q", answer.Status, said))
 	}
 }
 
-// isAnswer reports whether what was decoded has what each answer of the admin API has. Any
-// other JSON would else be a list without keys, or a process that is ready.
+// isAnswer reports whether an answer has the members that each one has. Other JSON would be an empty list,
+// or a ready process.
 func isAnswer(decoded any) bool {
 	switch answer := decoded.(type) {
 	case *admin.Page:
@@ -148,15 +146,14 @@ func isAnswer(decoded any) bool {
 	}
 }
 
-// errNotOurs is what another server has answered.
+// errNotOurs is the error for the answer of another server.
 var errNotOurs = errors.New("does not answer as the admin API of a caddy-dedup of this version")
 
 func (c *adminClient) notOurs(err error) error {
 	return exitError{exitNoAnswer, fmt.Errorf("%s %w: %w", c.address, errNotOurs, err)}
 }
 
-// exitOf is the exit status for a problem: who asked wrongly, what is not there or
-// cannot be done, or a store that does not answer.
+// exitOf returns the exit status for the status of a problem.
 func exitOf(status int) int {
 	switch status {
 	case http.StatusBadRequest, http.StatusMethodNotAllowed:
@@ -168,29 +165,29 @@ func exitOf(status int) int {
 	}
 }
 
-// walk reads the list that a query asks for, in the order of the stores, and gives each page to see.
-// If a store could not be read to its end, the error says so, and see has the other records.
+// walk calls see with each page of a list, in the order of the stores. The error says which stores could
+// not be read to their end.
 func (c *adminClient) walk(ctx context.Context, query url.Values, see func(admin.Page)) error {
 	query.Set(admin.ParamOrder, admin.OrderStore)
-	query.Set(admin.ParamLimit, strconv.Itoa(admin.MostKeys))
+	query.Set(admin.ParamLimit, strconv.Itoa(admin.MaxKeys))
 	var failed error
-	unasked := make(map[string]bool)
+	failedStores := make(map[string]bool)
 	for first := true; ; first = false {
 		var page admin.Page
 		if err := c.do(ctx, http.MethodGet, admin.ListPath+"?"+query.Encode(), nil, &page); err != nil {
-			if !first { // not a mistake of the caller, even if a store has closed and its cursor is wrong
+			if !first { // no wrong usage, even if a store has closed and its cursor is invalid
 				err = exitError{exitNoAnswer, err}
 			}
 			return errors.Join(failed, err)
 		}
 		see(page)
-		for _, store := range page.Unasked {
-			if !unasked[store.Store] {
-				unasked[store.Store] = true
+		for _, store := range page.Unavailable {
+			if !failedStores[store.Store] {
+				failedStores[store.Store] = true
 				failed = errors.Join(failed, notAsked(store))
 			}
 		}
-		if page.Incomplete && len(unasked) == 0 {
+		if page.Incomplete && len(failedStores) == 0 {
 			failed = exitError{exitNoAnswer, fmt.Errorf("the stores have more records than the %d that could be read in time", page.Seen)}
 		}
 		if page.Next == "" {
@@ -200,13 +197,13 @@ func (c *adminClient) walk(ctx context.Context, query url.Values, see func(admin
 	}
 }
 
-// notAsked says that a store could not be asked.
+// notAsked returns the error for a store that failed.
 func notAsked(store admin.Readiness) error {
 	return exitError{exitNoAnswer, fmt.Errorf("%s could not be asked: %s", store.Store, store.Error)}
 }
 
-// show returns the records of a key in all stores, with the kept responses if they are
-// wanted.
+// show returns the records of a key in all stores, with their responses if withBody
+// is set.
 func (c *adminClient) show(ctx context.Context, key string, withBody bool) ([]admin.Record, error) {
 	target := admin.KeysPath + key
 	if withBody {
@@ -221,8 +218,7 @@ func (c *adminClient) show(ctx context.Context, key string, withBody bool) ([]ad
 	return all, nil
 }
 
-// withBody returns a record as it is now, with its kept response; with an error, as it
-// was found.
+// withBody returns the present record with its response. With an error, it returns the given record.
 func (c *adminClient) withBody(ctx context.Context, found admin.Record) (admin.Record, error) {
 	all, err := c.show(ctx, found.Key, true)
 	if err != nil {
@@ -247,10 +243,10 @@ func (c *adminClient) findDigits(ctx context.Context, digits map[string][]admin.
 	})
 }
 
-// find returns the records that an argument names: a key, or all keys of a delivery ID.
-// A delivery ID may look like a key: some senders use hashes. With an error come those of
-// the stores that have answered. Unasked are stores that have not, and that no request uses.
-func (c *adminClient) find(ctx context.Context, arg, provider string) (found []admin.Record, unasked []admin.Readiness, err error) {
+// find returns the records that an argument names: a key, or all keys of a delivery ID. A delivery ID may
+// look like a key, because some senders use hashes. With an error it returns the records of the other
+// stores. unavailable are failed stores that no request uses.
+func (c *adminClient) find(ctx context.Context, arg, provider string) (found []admin.Record, unavailable []admin.Readiness, err error) {
 	if _, err := idempotency.ParseKey(arg); err == nil {
 		records, err := c.show(ctx, arg, false)
 		if p, ok := errors.AsType[*admin.Problem](err); err != nil && (!ok || p.Status != http.StatusNotFound) {
@@ -265,11 +261,11 @@ func (c *adminClient) find(ctx context.Context, arg, provider string) (found []a
 			return found, nil, nil
 		}
 	}
-	// In the body, so that logs of requests to the admin API do not have the ID.
+	// The ID is in the body, because Caddy logs the targets of requests to the admin API.
 	var answer admin.LookupAnswer
 	err = c.do(ctx, http.MethodPost, admin.LookupPath, admin.LookupRequest{Provider: provider, IDs: []string{arg}}, &answer)
 	if p, ok := errors.AsType[*admin.Problem](err); ok {
 		return p.Keys, nil, err
 	}
-	return answer.Keys, answer.Unasked, err
+	return answer.Keys, answer.Unavailable, err
 }

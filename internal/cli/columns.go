@@ -47,7 +47,7 @@ var (
 	narrowColumns = []column{
 		ageColumn, idColumn, ofProvider, partsColumn, routeColumn, {title: "STATE", text: stateAndReason, cut: cutReason}, digitColumn,
 	}
-	// changeColumns are for a question about keys: they are named in full.
+	// changeColumns show keys in full, for the question before a change.
 	changeColumns = []column{
 		ageColumn, idColumn, ofProvider, partsColumn, routeColumn, {title: "STATE", text: stateAndReason}, keyColumn,
 	}
@@ -231,7 +231,7 @@ func (t *table) fit(columns []column, least []int) {
 func (t *table) line(columns []column, text func(c column, width int) string) {
 	var line strings.Builder
 	for i, c := range columns {
-		fmt.Fprintf(&line, "%-*s  ", t.widths[i], text(c, t.widths[i])) // it counts runes
+		fmt.Fprintf(&line, "%-*s  ", t.widths[i], text(c, t.widths[i])) // Printf counts runes
 	}
 	fmt.Fprintln(t.out, strings.TrimRight(line.String(), " "))
 }

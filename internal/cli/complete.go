@@ -26,7 +26,7 @@ now on duplicates get this response, and nothing runs.`, completion)
 	return cmd
 }
 
-// completion returns the response that the flags of complete stand for, as the admin API reads it.
+// completion returns the response that the flags describe.
 func completion(cmd *cobra.Command) (any, error) {
 	var response admin.CompleteRequest
 	response.Status, _ = cmd.Flags().GetInt("status")
@@ -42,7 +42,7 @@ func completion(cmd *cobra.Command) (any, error) {
 	switch {
 	case len(response.Body) > admin.MaxCompleteBody:
 		return nil, wrongUsage("--body is larger than %d bytes, the maximum", admin.MaxCompleteBody)
-	case !utf8.ValidString(response.Body): // JSON would change it
+	case !utf8.ValidString(response.Body): // JSON would replace bytes
 		return nil, wrongUsage("--body is not UTF-8")
 	}
 	return response, nil

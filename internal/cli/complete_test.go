@@ -41,7 +41,7 @@ func TestComplete(t *testing.T) {
 		"a large file":      {[]string{"one", "--body", file("c", largest+"x")}, 2, "", "--body is larger than 1048576 bytes"},
 		"a file of bytes":   {[]string{"one", "--body", file("d", "\xff")}, 2, "", "--body is not UTF-8"},
 		"an empty body":     {[]string{"one", "--body", ""}, 2, "", "--body is empty"},
-		"two, unconfirmed":  {[]string{"one", completeKey}, 2, "", "2 keys are named and nothing was changed"},
+		"two, unconfirmed":  {[]string{"one", completeKey}, 2, "", "nothing was changed; --yes changes all 2 keys"},
 		"no key":            {nil, 2, "", "complete takes keys or delivery IDs"},
 	} {
 		t.Run(name, func(t *testing.T) {

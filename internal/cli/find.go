@@ -19,14 +19,13 @@ import (
 	"github.com/caddy-dedup/caddy-dedup/internal/admin"
 )
 
-// parseAdmin reads the address of an admin API as Caddy does, and takes one that can be
-// dialled.
+// parseAdmin parses the address of an admin API like Caddy, and refuses one that cannot be dialled.
 func parseAdmin(text string) (caddy.NetworkAddress, error) {
 	at, err := caddy.ParseNetworkAddressWithDefaults(text, "tcp", 2019)
 	at.Host, _, _ = strings.Cut(at.Host, "|") // the mode of a socket
 	one := at.PortRangeSize() == 1
 	_, notNumber := strconv.Atoi(text)
-	switch at.Network { // a URL, or a path behind the port, reads as the name of one
+	switch at.Network { // Caddy takes a URL, or a path after the port, as a host
 	case "unix":
 		one = at.Host != ""
 	case "tcp", "tcp4", "tcp6":
@@ -45,13 +44,13 @@ func parseAdmin(text string) (caddy.NetworkAddress, error) {
 	return at, nil
 }
 
-// maxProbe limits the wait for a process at Caddy's default address, which may be any.
+// maxProbe limits the wait for the process at Caddy's default address, which may be any server.
 const maxProbe = 5 * time.Second
 
 // findAdmin returns a client of the admin API at --address or $CADDY_ADMIN, else at Caddy's
 // default address, else at the socket of the only proxy that runs.
 func findAdmin(cmd *cobra.Command) (*adminClient, error) {
-	// Where an address is named, no other process is taken for the one that is meant.
+	// With an explicit address, no other process is tried.
 	address, from := cmd.Flag("address").Value.String(), "--address"
 	if address == "" {
 		address, from = os.Getenv("CADDY_ADMIN"), "CADDY_ADMIN"
@@ -74,7 +73,7 @@ func findAdmin(cmd *cobra.Command) (*adminClient, error) {
 	sockets, err := admin.Sockets(caddy.AppDataDir())
 	var running []string
 	for _, socket := range sockets {
-		// One that does not answer, or that this user may not ask, could be the one that is meant.
+		// One that does not answer, or that this user may not use, may be the right one.
 		if err := dial(socket); !errors.Is(err, syscall.ECONNREFUSED) && !errors.Is(err, fs.ErrNotExist) {
 			running = append(running, socket)
 		}
@@ -102,8 +101,8 @@ func dial(socket string) error {
 	return err
 }
 
-// isOurs returns nil if the admin API of a caddy-dedup answers. It makes a mistake on
-// purpose, for which no store has to be asked.
+// isOurs returns nil if the admin API of a caddy-dedup answers. It sends an invalid request on purpose, which
+// needs no store.
 func (c *adminClient) isOurs(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, maxProbe)
 	defer cancel()

@@ -82,7 +82,7 @@ func shortDirectory(t *testing.T) string {
 }
 
 // The one proxy that answers is asked, and one that was killed has only left its socket.
-func TestSocketThatWasLeftIsNobody(t *testing.T) {
+func TestSocketLeftByKilledProxy(t *testing.T) {
 	directory := shortDirectory(t)
 	listen(t, directory, "1", isAdmin)
 	left, err := net.ListenUnix("unix", &net.UnixAddr{Name: filepath.Join(directory, "dedup-admin-2.sock"), Net: "unix"})

@@ -15,7 +15,7 @@ import (
 var healthCommand = caddycmd.Command{
 	Name:  "health",
 	Usage: "[--live] [--timeout <duration>]",
-	Short: "Says by its exit status whether a caddy-dedup is ready",
+	Short: "Checks whether a caddy-dedup is ready",
 	Long: `
 Asks a running caddy-dedup whether its stores answer, by its admin API, which it
 finds as the command keys does. It is for where nothing else can ask: the
@@ -35,13 +35,13 @@ usage.`,
 		setUp(cmd)
 		addressFlag(cmd)
 		cmd.Flags().Bool("live", false, "Ask only whether the process answers, not its stores")
-		// A probe that takes longer than its caller waits would say nothing.
+		// Shorter than the timeouts of usual callers, which would otherwise see no reason.
 		cmd.Flags().Duration("timeout", 3*time.Second, "How long to wait for the answer")
 		complete(cmd, "timeout", "1s", "3s", "10s")
 	},
 }
 
-// health asks whether a caddy-dedup is ready. Whatever went wrong, it is not.
+// health asks whether a caddy-dedup is ready. Each failure counts as not ready.
 func health(cmd *cobra.Command, args []string) error {
 	if len(args) > 0 {
 		return wrongUsage("health takes no argument such as %q", args[0])
@@ -64,7 +64,7 @@ func health(cmd *cobra.Command, args []string) error {
 	return exitError{exitFailed, err} // the one status for "unhealthy" of a container's probe
 }
 
-// askHealth asks the process, or its stores, and prints which one answered.
+// askHealth asks the process for its liveness, or for its stores, and prints the answer.
 func askHealth(cmd *cobra.Command) error {
 	client, err := findAdmin(cmd)
 	if err != nil {

@@ -43,7 +43,7 @@ the output cannot be written.`,
 		cmd.AddCommand(listCommand(), showCommand(),
 			changeCommand("release", "Releases keys: the next request runs", "released", http.MethodPost, "/release", `
 Releases a held, complete or exhausted key: its next request runs. The record
-keeps its history, and the allowed attempts begin anew.`, nil),
+keeps its history, and the allowed attempts start again.`, nil),
 			completeCommand(),
 			changeCommand("forget", "Forgets keys", "forgotten", http.MethodDelete, "", `
 Removes a key and its kept response, also where they cannot be read. Its next
@@ -55,7 +55,7 @@ request is a first one.`, nil))
 func addressFlag(cmd *cobra.Command) {
 	cmd.PersistentFlags().String("address", "", "Address of the admin API, such as localhost:2019 or unix//run/caddy/admin.sock")
 	completeBy(cmd, "address", func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
-		sockets, _ := admin.Sockets(caddy.AppDataDir()) // without them there is still the default
+		sockets, _ := admin.Sockets(caddy.AppDataDir()) // the default stays
 		return append([]string{caddy.DefaultAdminListen}, sockets...), cobra.ShellCompDirectiveNoFileComp
 	})
 }
@@ -70,12 +70,12 @@ func providerFlag(cmd *cobra.Command, usage string) {
 	complete(cmd, "provider", names...)
 }
 
-// takesIDs is the usage of a command that takes keys or delivery IDs. Some start with a dash,
-// as flags do.
+// takesIDs is the usage of a command with keys or delivery IDs, of which some start with a dash like
+// flags.
 const takesIDs = " <key or delivery ID>..."
 
-// oneValue is the value of a flag that may not repeat: with the last of two filters alone, a command
-// would list or change other keys than those that were meant.
+// oneValue is the value of a flag that may not repeat: the last of two filters alone would select other
+// keys.
 type oneValue struct {
 	text string
 	set  bool

@@ -142,7 +142,7 @@ func TestChangesOnlyWhatItShowed(t *testing.T) {
 	}
 }
 
-func TestStoreThatIsAwayHidesNoOther(t *testing.T) {
+func TestCommandsWithUnavailableStore(t *testing.T) {
 	r := newRig(t)
 	key := r.a.put(t, "", "here", "run 1", idempotency.Held)
 	r.a.put(t, "", "also here", "run 2", idempotency.Complete)
@@ -245,7 +245,7 @@ func TestKeyInTwoStores(t *testing.T) {
 }
 
 // One request is for all stores that have what was seen. It is done in all of them, and said.
-func TestWhatSeveralStoresHaveIsChangedOnce(t *testing.T) {
+func TestChangesEqualRecordsOnce(t *testing.T) {
 	for name, before := range map[string]func(t *testing.T, r *rig) idempotency.Key{
 		"one store with two names": func(t *testing.T, r *rig) idempotency.Key {
 			r.b = operated{r.a.As("b")}
@@ -287,7 +287,7 @@ func TestDeliveryIDsAreInNoTarget(t *testing.T) {
 }
 
 // What a sender or a service writes is text in the terminal, whatever it is.
-func TestHostileTextsAreNoControls(t *testing.T) {
+func TestHostileTextsAreEscaped(t *testing.T) {
 	r := newRig(t)
 	const hostile = "<b>\x1b[31m\u009b2J\u202e"
 	const id = hostile + "\nSTATE"
@@ -312,7 +312,7 @@ var errFull = errors.New("no space is left")
 
 func (full) Write([]byte) (int, error) { return 0, errFull }
 
-func TestOutputThatCannotBeWritten(t *testing.T) {
+func TestOutputError(t *testing.T) {
 	r := newRig(t)
 	r.a.put(t, "", "one", "run 1", idempotency.Held)
 	r.output = full{}
@@ -357,7 +357,7 @@ func TestProviderFilter(t *testing.T) {
 			r.want(t, status, []string{"list", "--provider", provider, more}, said)
 		}
 	}
-	for i := range admin.MostKeys + 1 { // more than a page
+	for i := range admin.MaxKeys + 1 { // more than a page
 		r.a.put(t, "earlier", fmt.Sprint(i), "run", idempotency.Complete)
 	}
 	r.want(t, 2, []string{"list", "--provider", "githb"}, `"githb" is not a provider`)

@@ -17,7 +17,7 @@ import (
 	"github.com/caddy-dedup/caddy-dedup/internal/admin"
 )
 
-// filters are the parameters of a list that are flags of one value.
+// filters are the parameters of a list with a flag of one value.
 var filters = []string{
 	admin.ParamProvider, admin.ParamDeliveryID, admin.ParamExecutionID, admin.ParamPath, admin.ParamStatus,
 	admin.ParamOlderThan, admin.ParamNewerThan,
@@ -112,7 +112,7 @@ func list(cmd *cobra.Command, args []string) error {
 		fmt.Fprintln(cmd.ErrOrStderr(), "There are more keys; list them with a higher --limit, or with --all")
 	}
 	if provider := query.Get(admin.ParamProvider); err == nil && !printed && provider != "" {
-		// Only the answer that has seen all keys refuses a provider that is unknown.
+		// Only an answer that has read all keys refuses an unknown provider.
 		err = client.do(cmd.Context(), http.MethodGet, admin.ListPath+"?"+url.Values{admin.ParamProvider: {provider}, admin.ParamLimit: {"1"}}.Encode(), nil, new(admin.Page))
 	}
 	var ready admin.ReadyAnswer
@@ -124,7 +124,7 @@ func list(cmd *cobra.Command, args []string) error {
 	case err == nil && !printed && !json:
 		fmt.Fprintf(cmd.ErrOrStderr(), "0 keys match%s\n", wanted)
 	case err != nil && printed:
-		err = fmt.Errorf("the list is not whole: %w", err)
+		err = fmt.Errorf("the list is incomplete: %w", err)
 	}
 	return err
 }
@@ -143,8 +143,8 @@ func (n *newest) add(records []admin.Record) {
 	}
 }
 
-// sorted returns the records: those that cannot be read, and then the newest claims. Of a key that
-// a store has listed twice it has the later record.
+// sorted returns the unreadable records and then the newest claims. If a store has listed a key twice, the
+// later record counts.
 func (n *newest) sorted() []admin.Record {
 	seen := make(map[[2]string]bool)
 	slices.Reverse(n.records)
@@ -173,14 +173,14 @@ func readable(r admin.Record) int {
 	return 1
 }
 
-// progress shows on a terminal how many records were read.
+// progress shows the number of records read so far on a terminal.
 type progress struct {
 	out         io.Writer // nil for nowhere
 	seen, found int
 	shown       bool
 }
 
-// isTerminal reports whether a person sees at once what is written there. Tests replace it.
+// isTerminal reports whether w is a terminal. Tests replace it.
 var isTerminal = func(w io.Writer) bool {
 	file, is := w.(*os.File)
 	return is && term.IsTerminal(int(file.Fd()))
@@ -195,7 +195,7 @@ func (p *progress) read(page admin.Page) {
 	}
 }
 
-// clear removes the line, so that others can be written.
+// clear removes the line before others are written.
 func (p *progress) clear() {
 	if p.shown {
 		fmt.Fprint(p.out, "\r\x1b[K")

@@ -162,20 +162,20 @@ func TestNewest(t *testing.T) {
 }
 
 // A list that could not be read to its end says so, with an exit status of its own.
-func TestListThatIsNotWhole(t *testing.T) {
+func TestIncompleteList(t *testing.T) {
 	away := []admin.Readiness{{Store: "store b", Error: "it is away"}}
 	for name, c := range map[string]struct {
 		answers []any
 		says    string
 	}{
 		"a store that fails":        {[]any{admin.Page{Keys: claimed(1)}, admin.Problem{Title: "A store cannot be asked", Status: 503, Detail: "store a: it is away"}}, "it is away"},
-		"a store that has closed":   {[]any{admin.Page{Keys: claimed(1)}, admin.Problem{Title: "The request is wrong", Status: 400, Detail: "begin the list anew"}}, "begin the list anew"},
-		"a store that is passed by": {[]any{admin.Page{Keys: claimed(1), Unasked: away}, admin.Page{Keys: claimed(2), Unasked: away}}, "store b could not be asked: it is away"},
+		"a store that has closed":   {[]any{admin.Page{Keys: claimed(1)}, admin.Problem{Title: "The request is wrong", Status: 400, Detail: "start again"}}, "start again"},
+		"a store that is passed by": {[]any{admin.Page{Keys: claimed(1), Unavailable: away}, admin.Page{Keys: claimed(2), Unavailable: away}}, "store b could not be asked: it is away"},
 		"not all was read":          {[]any{admin.Page{Keys: claimed(1), Incomplete: true, Seen: 17}}, "more records than the 17"},
 	} {
 		for _, flag := range []string{"--all", "--wide", "--json"} {
 			printed, said, status := servePages(t, c.answers...).list(flag)
-			if status != 3 || !strings.Contains(said, "the list is not whole: ") || strings.Count(said, c.says) != 1 || !strings.Contains(printed, "at-1") {
+			if status != 3 || !strings.Contains(said, "the list is incomplete: ") || strings.Count(said, c.says) != 1 || !strings.Contains(printed, "at-1") {
 				t.Errorf("%s, %s: it ends with %d and says %s%s", name, flag, status, printed, said)
 			}
 		}

@@ -19,15 +19,15 @@ import (
 	"github.com/caddy-dedup/caddy-dedup/internal/admin"
 )
 
-// printer prints records, for people or for programs.
+// printer prints records, for people or programs.
 type printer interface {
-	// rows prints records as some of many. If they are pages of one list, more follow.
+	// rows prints records in columns. pages reports whether more of the same list follow.
 	rows(records []admin.Record, pages bool)
 	// whole prints all that is known of a record.
 	whole(admin.Record)
-	// changed says what was done to a key, and in which store if that is asked for.
+	// changed prints what was done to a key, and in which store if withStore is set.
 	changed(done string, before admin.Record, withStore bool)
-	// done prints what is left.
+	// done flushes the output.
 	done()
 }
 
@@ -72,15 +72,14 @@ func (j jsonLines) changed(done string, before admin.Record, withStore bool) {
 func (j jsonLines) print(value any) {
 	var line strings.Builder
 	encoder := json.NewEncoder(&line)
-	encoder.SetEscapeHTML(false) // it is no HTML, and IDs are to be read as they are
+	encoder.SetEscapeHTML(false) // IDs stay readable
 	if err := encoder.Encode(value); err != nil {
 		panic("cli: a record that JSON cannot hold: " + err.Error()) // it came as JSON
 	}
 	fmt.Fprintln(j.out, escaped(strings.TrimSuffix(line.String(), "\n")))
 }
 
-// escaped writes characters that a terminal could obey, and that JSON lets through, as
-// JSON's escapes: they stand in texts only.
+// escaped escapes the characters of a JSON text that control a terminal. JSON allows them in strings only.
 func escaped(text string) string {
 	var out strings.Builder
 	for _, r := range text {
@@ -101,7 +100,7 @@ type table struct {
 	out     io.Writer
 	fields  *tabwriter.Writer // of one record
 	columns []column
-	width   int   // in which rows are to fit, 0 for any
+	width   int   // the maximum of a row, 0 for none
 	widths  []int // of the columns so far
 	titled  bool  // the titles are printed
 	wholes  int
@@ -160,7 +159,7 @@ func (t *table) response(r *admin.Response) {
 	case r.Omitted:
 		fmt.Fprintln(t.out, "the body was too large, and is not kept")
 	case len(r.Base64) > 0:
-		fmt.Fprintf(t.out, "the body is %d bytes that are no text; --json has them in base64\n", len(r.Base64))
+		fmt.Fprintf(t.out, "the body is %d bytes that are not text; --json has them in base64\n", len(r.Base64))
 	case r.Body != "":
 		fmt.Fprintf(t.out, "\n%s\n", printableLines(r.Body))
 	}
@@ -190,8 +189,7 @@ func moment(at time.Time) string {
 
 func orDash(text string) string { return cmp.Or(printable(text), "-") }
 
-// printable returns a text that came from outside, quoted if there is anything in it
-// that a terminal could obey.
+// printable returns a text, quoted if it contains anything that controls a terminal.
 func printable(text string) string {
 	for _, r := range text {
 		if !unicode.IsPrint(r) || r == unicode.ReplacementChar {

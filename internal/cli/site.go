@@ -17,8 +17,8 @@ import (
 	"github.com/caddyserver/caddy/v2/caddyconfig/httpcaddyfile"
 )
 
-// site is where the proxy listens, read as `caddy reverse-proxy` reads it, but for addresses
-// of this machine: those say which one to listen on, and want no certificate.
+// site is where the proxy listens. It is parsed as by `caddy reverse-proxy`, except that an IP address or
+// localhost is the address to listen on, and has no certificate.
 type site struct {
 	scheme, host, port string
 	ip                 bool
@@ -138,7 +138,7 @@ func allInCaddyfile(texts []string) (all []string) {
 	return all
 }
 
-// checkService refuses what `reverse_proxy` reads as the name of a host, but is none.
+// checkService refuses an address that `reverse_proxy` would take as a host name although it is not one.
 func checkService(given, text string) error {
 	scheme, rest, hasScheme := strings.Cut(text, "://")
 	scheme = strings.ToLower(scheme)
@@ -148,7 +148,7 @@ func checkService(given, text string) error {
 	at, err := caddy.ParseNetworkAddressWithDefaults(rest, "tcp", 80)
 	_, notNumber := strconv.Atoi(rest)
 	switch {
-	case strings.Contains(rest, "{"): // known when a request comes
+	case strings.Contains(rest, "{"): // resolved for each request
 		return nil
 	case rest == "":
 		err = errors.New("it is empty")
@@ -215,10 +215,10 @@ func (s site) urlOf(host, port string) string {
 	return strings.TrimSuffix(url, ":"+defaultPorts[s.scheme])
 }
 
-// listener is an address at which the process listens, and the flag because of which it does.
+// listener is an address at which the process listens, and its flag.
 type listener struct{ flag, address string }
 
-// listeners are all of them, but for sockets.
+// listeners returns all but sockets.
 func (p *proxy) listeners(adminAt string) []listener {
 	all := []listener{{"--from", net.JoinHostPort(p.site.bound(), p.site.port)}}
 	if p.site.scheme == "https" && !p.disableRedirects {
@@ -233,7 +233,7 @@ func (p *proxy) listeners(adminAt string) []listener {
 	return all
 }
 
-// checkDistinct refuses two flags with one address, also where nothing is to listen, as with --print.
+// checkDistinct refuses two flags with one address, also with --print, which does not listen.
 func checkDistinct(all []listener) error {
 	for i, l := range all {
 		host, port, _ := net.SplitHostPort(l.address)
@@ -246,14 +246,13 @@ func checkDistinct(all []listener) error {
 	return nil
 }
 
-// checkPorts refuses a port that is taken, by another process or by another flag. Caddy would
-// share it, and the kernel would give each listener a part of the requests: a duplicate that
-// comes to the other one runs again, or a client reaches the admin API.
+// checkPorts refuses a port that another process or flag uses. Caddy would share it, and the kernel would
+// distribute the requests: duplicates would run again, or clients reach the admin API.
 func checkPorts(all []listener) error {
 	for _, l := range all {
 		at, err := net.Listen("tcp", l.address)
-		if err == nil { // what else is wrong there Caddy will say
-			defer at.Close() // all at once: two flags with one port exclude each other
+		if err == nil { // Caddy reports other errors
+			defer at.Close() // keep it open, so that two flags with one port conflict
 		} else if errors.Is(err, syscall.EADDRINUSE) {
 			return fmt.Errorf("%s: another process or flag has this port (%w); choose another one", l.flag, err)
 		}
@@ -261,7 +260,7 @@ func checkPorts(all []listener) error {
 	return nil
 }
 
-// listen is what the admin API's socket is named after.
+// listen names the socket of the admin API.
 func (s site) listen() string { return net.JoinHostPort(s.hostText, s.portText) }
 
 // directoryOf returns the name of the file store of a port: two proxies on one machine need two.

@@ -11,7 +11,7 @@ import (
 	"github.com/caddy-dedup/caddy-dedup/internal/delivery"
 )
 
-// summary says what the proxy protects, how to try it, and where it keeps its state.
+// summary describes what the proxy protects, how to try it, and where it keeps its state.
 func (p *proxy) summary() string {
 	what, try := "requests with the header "+delivery.IdempotencyKeyHeader, p.request(delivery.IdempotencyKeyHeader)
 	switch {
@@ -46,7 +46,7 @@ func (p *proxy) summary() string {
 	if note := p.unsignedNote(); note != "" {
 		lines = append(lines, "  verify: "+note)
 	}
-	if len(p.redis) > 0 && len(p.handler.Scope) == 0 { // the host with its port is part of the key
+	if len(p.redis) > 0 && len(p.handler.Scope) == 0 { // the scope contains the host with its port
 		lines = append(lines, "  shared: with replicas that clients reach under the same host and port, or write --dedup 'scope ...'")
 	}
 	if p.health != "" {
@@ -55,7 +55,7 @@ func (p *proxy) summary() string {
 	return strings.Join(lines, "\n")
 }
 
-// methods returns those that are deduplicated.
+// methods returns the deduplicated methods.
 func (p *proxy) methods() []string {
 	if len(p.handler.Methods) > 0 {
 		return p.handler.Methods
@@ -63,16 +63,16 @@ func (p *proxy) methods() []string {
 	return caddymodule.DefaultMethods()
 }
 
-// request is a command that sends a request with a key in a header field.
+// request returns a command that sends a request with a key in a header field.
 func (p *proxy) request(field string) string {
 	insecure := ""
 	if p.internalCA() {
-		insecure = "-k " // clients do not know its CA
+		insecure = "-k " // curl does not trust its CA
 	}
 	return fmt.Sprintf("curl %s-i -X %s -H '%s: try-1' -d hello %s", insecure, p.methods()[0], field, p.url())
 }
 
-// url is one that is protected.
+// url returns a protected URL.
 func (p *proxy) url() string {
 	if len(p.protected) > 0 {
 		return p.site.url() + strings.ReplaceAll(p.protected[0], "*", "try")
@@ -80,8 +80,8 @@ func (p *proxy) url() string {
 	return p.site.url() + "/"
 }
 
-// delivery is a command that sends what dedup takes for a delivery of a provider, or the
-// address alone where that needs more than one header field.
+// delivery returns a command that sends a delivery of a provider, or the URL alone if that needs more than
+// one header field.
 func (p *proxy) delivery(name string) string {
 	of, _ := delivery.ProviderNamed(name)
 	if len(of.Sources) == 0 || of.Sources[0].Kind != delivery.KindHeader || len(of.Signs.AnyOf) > 0 {

@@ -15,10 +15,9 @@ import (
 // ofThisMachine are placeholders whose values the machine has.
 var ofThisMachine = regexp.MustCompile(`\{(env|file)\.[^}]*\}`)
 
-// validate finds mistakes that otherwise only a start finds, such as a lease that is too short
-// for Redis. It opens no store, dials nothing and leaves no files behind, and config must not
-// be used after it. If a placeholder of the store has no value here, the Caddyfile is for
-// another machine, and validate returns nil.
+// validate finds mistakes that only provisioning finds, such as a lease too short for Redis. It opens no
+// store, dials nothing and leaves no files. config must not be used afterwards. If a placeholder of the
+// store has no value, the Caddyfile is for another machine, and validate returns nil.
 func (p *proxy) validate(config *caddy.Config) error {
 	repl := caddy.NewReplacer()
 	replaced := strings.Join(slices.Concat(p.redis, p.dedup, p.verify, []string{p.file}), "\n")
@@ -44,7 +43,7 @@ func (p *proxy) validate(config *caddy.Config) error {
 	return nil
 }
 
-// onlyErrors keeps the messages of a start out of the output.
+// onlyErrors suppresses log lines below error.
 func onlyErrors() *caddy.Logging {
 	return &caddy.Logging{Logs: map[string]*caddy.CustomLog{
 		caddy.DefaultLoggerName: {BaseLog: caddy.BaseLog{Level: "ERROR"}},

@@ -120,7 +120,7 @@ func TestForgedRequestsChangeNothing(t *testing.T) {
 	}
 }
 
-func TestActsThatCannotBe(t *testing.T) {
+func TestRefusedActs(t *testing.T) {
 	for name, c := range map[string]struct {
 		before func(*rig, idempotency.Key)
 		status int
@@ -160,7 +160,7 @@ func TestActsThatCannotBe(t *testing.T) {
 }
 
 // What an operator has confirmed is done to the record that was shown, and to no other.
-func TestConfirmationIsOfWhatWasShown(t *testing.T) {
+func TestConfirmationOfChangedKey(t *testing.T) {
 	for _, do := range []string{"release", "complete", "forget"} {
 		r := newRig(t)
 		key := r.store.Put(t, admintest.Run{ID: "delivery", State: idempotency.Held})

@@ -247,7 +247,7 @@ func TestHeadersOfAllAnswers(t *testing.T) {
 }
 
 // The script never makes elements of a text.
-func TestScriptTakesNoTextForHTML(t *testing.T) {
+func TestScriptInsertsNoHTML(t *testing.T) {
 	script, err := assets.ReadFile("assets/page.js")
 	if err != nil {
 		t.Fatal(err)

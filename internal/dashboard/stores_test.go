@@ -290,7 +290,7 @@ func TestPagesOfTheList(t *testing.T) {
 
 // A row says what was sent where, and why nothing of it is replayed. What was only observed is
 // marked, found, and needs nobody.
-func TestRowsSayWhatAndWhere(t *testing.T) {
+func TestRows(t *testing.T) {
 	r := newRig(t)
 	r.store.Put(t, admintest.Run{ID: "uid", Parts: []string{"sms", "7"}, Path: "/notify", State: idempotency.Held, Reason: "EOF"})
 	for _, id := range []string{"attention", "deliveries"} {
