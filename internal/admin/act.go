@@ -28,7 +28,7 @@ func (a *API) onKey(w http.ResponseWriter, r *http.Request, key idempotency.Key,
 	}
 	defer LeaveAll(open)
 	ctx := engine.ByOperator(r.Context(), OperatorOf(r))
-	done, err := Act(r.Context(), open, key, seen, a.maxRun(), func(store Store) error { return do(store, ctx, key, seen) })
+	done, err := Act(r.Context(), open, key, seen, a.MaxRun(), func(store Store) error { return do(store, ctx, key, seen) })
 	if done {
 		w.Header().Set(CopiesHeader, engine.CopyBound.String())
 	}
@@ -53,7 +53,7 @@ func OperatorOf(r *http.Request) engine.Operator {
 
 // Act calls do for each store, and reports whether one succeeded. The error is a [Problem]: no store has a
 // record of the key, or do failed for one that has, or may have, what the operator has seen. maxRun is
-// the longest timeout of a handler, 0 if unknown.
+// the longest timeout of a handler.
 func Act(ctx context.Context, open []Store, key idempotency.Key, seen idempotency.Precondition, maxRun time.Duration, do func(Store) error) (done bool, err error) {
 	all := inStores(open, func(store Store) error {
 		err := do(store)

@@ -30,7 +30,7 @@ type API struct {
 	// CheckProvider returns an error that names the known providers if the process does not know this one;
 	// it may be nil. Keys of an earlier configuration may have others.
 	CheckProvider func(name string) error
-	// MaxRun returns the longest timeout of a handler; it may be nil.
+	// MaxRun returns the longest timeout of a handler.
 	MaxRun func() time.Duration
 }
 
@@ -68,13 +68,6 @@ func (a *API) enter() ([]Store, error) {
 		return nil, errNoStore()
 	}
 	return open, nil
-}
-
-func (a *API) maxRun() time.Duration {
-	if a.MaxRun == nil {
-		return 0
-	}
-	return a.MaxRun()
 }
 
 // LeaveAll ends a use of each of the stores.

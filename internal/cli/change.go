@@ -57,31 +57,25 @@ func show(cmd *cobra.Command, args []string) error {
 func differences(records []admin.Record) (lines []string) {
 	byID := make(map[string][]admin.Record)
 	for _, r := range records {
-		if !slices.ContainsFunc(byID[r.DeliveryID], func(other admin.Record) bool { return other.Key == r.Key }) {
-			byID[r.DeliveryID] = append(byID[r.DeliveryID], r)
-		}
+		byID[r.DeliveryID] = append(byID[r.DeliveryID], r)
 	}
 	for _, id := range slices.Sorted(maps.Keys(byID)) {
-		same := byID[id]
-		if id == "" || len(same) == 1 {
+		differ := func(of func(admin.Record) string) bool {
+			return slices.ContainsFunc(byID[id], func(r admin.Record) bool { return of(r) != of(byID[id][0]) })
+		}
+		if id == "" || !differ(func(r admin.Record) string { return r.Key }) {
 			continue
 		}
 		var in []string
-		for _, part := range []struct {
-			name string
-			of   func(admin.Record) string
-		}{
-			{"provider", func(r admin.Record) string { return r.Provider }}, {"parts", partsOf}, {"route", routeOf},
-			{"observe", func(r admin.Record) string { return strconv.FormatBool(r.Observed) }},
-		} {
-			if slices.ContainsFunc(same, func(r admin.Record) bool { return part.of(r) != part.of(same[0]) }) {
-				in = append(in, part.name)
+		for _, part := range []column{ofProvider, partsColumn, routeColumn, {title: "OBSERVE", text: func(r admin.Record) string { return strconv.FormatBool(r.Observed) }}} {
+			if differ(part.text) {
+				in = append(in, strings.ToLower(part.title))
 			}
 		}
 		if in == nil { // keys have hashes of the rest
 			in = []string{"caller, or in another part of the scope that records do not show"}
 		}
-		lines = append(lines, fmt.Sprintf("The %d keys of %s differ in: %s", len(same), printable(id), strings.Join(in, ", ")))
+		lines = append(lines, fmt.Sprintf("The keys of %s differ in: %s", printable(id), strings.Join(in, ", ")))
 	}
 	return lines
 }

@@ -58,36 +58,31 @@ func newClient(address string) (*adminClient, error) {
 	}}, nil
 }
 
-// send sends a request with a JSON body, or with none.
+// send sends a request with a JSON body, or with none. It repeats it with an Origin if the admin API
+// refuses it without one (enforce_origin). An Origin with each request would fail behind a tunnel and where
+// the API listens on all addresses, because Caddy compares it with the address of its listener.
 func (c *adminClient) send(ctx context.Context, method, target string, content []byte) (*http.Response, error) {
-	r, err := http.NewRequestWithContext(ctx, method, c.base+target, bytes.NewReader(content))
-	if err != nil {
-		return nil, wrongUsage("%s is not an address that can be asked: %w", c.address, err)
+	for {
+		r, err := http.NewRequestWithContext(ctx, method, c.base+target, bytes.NewReader(content))
+		if err != nil {
+			return nil, wrongUsage("%s is not an address that can be asked: %w", c.address, err)
+		}
+		if content != nil {
+			r.Header.Set("Content-Type", "application/json")
+		}
+		if c.origin {
+			r.Header.Set("Origin", c.base)
+		}
+		answer, err := c.http.Do(r)
+		if err != nil {
+			return nil, exitError{exitNoAnswer, fmt.Errorf("%s does not answer: %w", c.address, err)}
+		}
+		if answer.StatusCode != http.StatusForbidden || !c.mayOrigin || c.origin {
+			return answer, nil
+		}
+		answer.Body.Close()
+		c.origin = true
 	}
-	if content != nil {
-		r.Header.Set("Content-Type", "application/json")
-	}
-	if c.origin {
-		r.Header.Set("Origin", c.base)
-	}
-	answer, err := c.http.Do(r)
-	if err != nil {
-		return nil, exitError{exitNoAnswer, fmt.Errorf("%s does not answer: %w", c.address, err)}
-	}
-	return answer, nil
-}
-
-// ask sends a request without an Origin, and repeats it with one if the admin API refuses it
-// (enforce_origin). An Origin with each request would fail behind a tunnel and where the API listens on
-// all addresses, because Caddy compares it with the address of its listener.
-func (c *adminClient) ask(ctx context.Context, method, target string, content []byte) (*http.Response, error) {
-	answer, err := c.send(ctx, method, target, content)
-	if err != nil || answer.StatusCode != http.StatusForbidden || !c.mayOrigin || c.origin {
-		return answer, err
-	}
-	answer.Body.Close()
-	c.origin = true
-	return c.send(ctx, method, target, content)
 }
 
 // do sends a request with a JSON body, or with none, and decodes the answer. An error has its exit status.
@@ -99,7 +94,7 @@ func (c *adminClient) do(ctx context.Context, method, target string, send, into 
 			return err
 		}
 	}
-	answer, err := c.ask(ctx, method, target, content)
+	answer, err := c.send(ctx, method, target, content)
 	if err != nil {
 		return err
 	}

@@ -175,12 +175,11 @@ func (t *table) needs(c column, records []admin.Record) bool {
 
 // distinct reports whether each record has a delivery ID of its own.
 func distinct(records []admin.Record) bool {
-	seen := make(map[string]bool)
-	return !slices.ContainsFunc(records, func(r admin.Record) bool {
-		twice := seen[r.DeliveryID] || r.DeliveryID == ""
-		seen[r.DeliveryID] = true
-		return twice
-	})
+	ids := make(map[string]bool)
+	for _, r := range records {
+		ids[r.DeliveryID] = true
+	}
+	return len(ids) == len(records) && !ids[""]
 }
 
 // measure widens the columns for the records, and returns their least widths.

@@ -41,7 +41,7 @@ type rig struct {
 func newRig(t *testing.T) *rig {
 	t.Helper()
 	r := &rig{a: operated{admintest.Open(t, "a", "default")}, b: operated{admintest.Open(t, "b", "default")}, input: strings.NewReader("")}
-	api := &admin.API{Open: func() []admin.Store { return []admin.Store{r.a.Enter(), r.b.Enter()} }, ParseDuration: time.ParseDuration, CheckProvider: func(name string) error {
+	api := &admin.API{Open: func() []admin.Store { return []admin.Store{r.a.Enter(), r.b.Enter()} }, ParseDuration: time.ParseDuration, MaxRun: func() time.Duration { return time.Minute }, CheckProvider: func(name string) error {
 		if name != "github" && name != "orders" {
 			return fmt.Errorf("%q is not a provider", name)
 		}

@@ -222,10 +222,10 @@ func TestDifferences(t *testing.T) {
 		{[]admin.Record{a}, ""},
 		{[]admin.Record{a, store}, ""},
 		{[]admin.Record{a, {Key: "f", DeliveryID: "2"}, {Key: "g"}, {Key: "h"}}, ""},
-		{[]admin.Record{a, other}, "The 2 keys of 1 differ in: caller, or"},
-		{[]admin.Record{a, route, other}, "The 3 keys of 1 differ in: route"},
-		{[]admin.Record{a, provider, route}, "The 3 keys of 1 differ in: provider, route"},
-		{[]admin.Record{a, observed}, "The 2 keys of 1 differ in: observe"},
+		{[]admin.Record{a, other}, "The keys of 1 differ in: caller, or"},
+		{[]admin.Record{a, route, other}, "The keys of 1 differ in: route"},
+		{[]admin.Record{a, provider, route}, "The keys of 1 differ in: provider, route"},
+		{[]admin.Record{a, observed}, "The keys of 1 differ in: observe"},
 	} {
 		got := strings.Join(differences(c.records), "\n")
 		if !strings.HasPrefix(got, c.want) || c.want == "" && got != "" {
