@@ -226,7 +226,7 @@ func routeOf(r *idempotency.Record) string {
 // nameOf is what a delivery is called: its ID, or its key if it has none.
 func nameOf(f *admin.Found) string {
 	if f.Record.DeliveryID == "" {
-		return "key " + f.Key.String()[:16] + "…"
+		return "key …" + f.Key.String()[16:32] + "…" // the digits that lists show
 	}
 	return plain(f.Record.DeliveryID)
 }
