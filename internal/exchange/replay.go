@@ -101,6 +101,9 @@ func (x *exchange) replay(d engine.Replay, ready prepared) {
 	}
 	x.leaveStore() // it isn't needed while the client reads
 	reqbody.Drain(x.w, x.r)
+	if n := httpfield.Size(response.Header); n > budget.SmallBody { // it is held already
+		x.Allowance.Count(n)
+	}
 	x.setReplayHeader(d.Record, response, parts...)
 	if response.Failed {
 		// An error is answered by the error routes, as it was for the first client.

@@ -1,0 +1,135 @@
+package caddymodule
+
+import (
+	"bufio"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"golang.org/x/net/http2"
+)
+
+// The runs of one request in a chain of dedups count as one.
+func TestChainCountsAsOneRun(t *testing.T) {
+	s := serveWith(t, "limits {\nin_flight 1\n}", "route {", "dedup", "dedup {", "scope shared inner", "}", "respond done 201", "}")
+	if got := s.mustPost("k", "body"); got.status != 201 {
+		t.Errorf("got %d %s", got.status, got.body)
+	}
+}
+
+// A dedup behind another one says that it has executed nothing. The one in front counts no attempt, keeps
+// nothing, and keeps the field to itself.
+func TestRefusalsOfADedupBehind(t *testing.T) {
+	running, goOn := make(chan struct{}), make(chan struct{})
+	address, runs := startUpstream(t, func(w http.ResponseWriter, _ *http.Request, _ int) {
+		close(running)
+		<-goOn
+		w.WriteHeader(http.StatusCreated)
+	})
+	var behind *url.URL
+	relay := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		r.URL.Path = "/inner"
+		httputil.NewSingleHostReverseProxy(behind).ServeHTTP(w, r)
+	}))
+	defer relay.Close()
+	s := serve(t, "handle /inner {", "dedup {", "wait off", "scope shared inner", "}", "reverse_proxy "+address, "}",
+		"handle {", "dedup {", "max_attempts 1", "on_unknown hold", "release_on off", "}", "reverse_proxy "+strings.TrimPrefix(relay.URL, "http://"), "}")
+	behind, _ = url.Parse(s.URL)
+	inner := func() (status int, header http.Header) {
+		r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, s.URL+"/inner", strings.NewReader("body"))
+		if err != nil {
+			t.Error(err)
+			return 0, nil
+		}
+		r.Header.Set("Idempotency-Key", "k")
+		got, err := http.DefaultClient.Do(r)
+		if err != nil {
+			t.Error(err)
+			return 0, nil
+		}
+		_ = got.Body.Close()
+		return got.StatusCode, got.Header
+	}
+	var first sync.WaitGroup
+	first.Go(func() { inner() })
+	<-running
+	for range 3 {
+		got := s.mustPost("k", "body")
+		if got.status != 409 || !strings.Contains(got.body, "request_in_flight") || got.header.Get("Dedup-Not-Executed") != "" {
+			t.Errorf("got %d %s, %v", got.status, got.body, got.header)
+		}
+	}
+	if status, header := inner(); status != 409 || header.Get("Dedup-Not-Executed") != "" {
+		t.Errorf("a client that is no dedup got %d and %v", status, header)
+	}
+	close(goOn)
+	first.Wait()
+	if got := s.mustPost("k", "body"); got.status != 201 || runs.Load() != 1 {
+		t.Errorf("got %d, after %d runs", got.status, runs.Load())
+	}
+}
+
+// An upstream that processes nothing, and says so, gets the request eight times, and no more. The run has not
+// been sent.
+func TestUpstreamThatProcessesNothing(t *testing.T) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = listener.Close() })
+	var sent atomic.Int64
+	go func() {
+		for {
+			conn, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			go goAway(conn, &sent)
+		}
+	}()
+	s := serve(t, "dedup {", "methods DELETE", "on_unknown hold", "}", "reverse_proxy h2c://"+listener.Addr().String())
+	for range 2 {
+		sent.Store(0)
+		r, err := http.NewRequestWithContext(t.Context(), http.MethodDelete, s.URL, http.NoBody)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Header.Set("Idempotency-Key", "k")
+		got, err := http.DefaultClient.Do(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got.Body.Close()
+		if n := sent.Load(); got.StatusCode != http.StatusBadGateway || n < 2 || n > 8 {
+			t.Errorf("it was sent %d times, and answered with %d", n, got.StatusCode)
+		}
+	}
+}
+
+// goAway answers each request on a connection with a GOAWAY that says that none was processed.
+func goAway(conn net.Conn, sent *atomic.Int64) {
+	defer conn.Close()
+	in := bufio.NewReader(conn)
+	if _, err := in.Discard(len(http2.ClientPreface)); err != nil {
+		return
+	}
+	framer := http2.NewFramer(conn, in)
+	_ = framer.WriteSettings()
+	for {
+		frame, err := framer.ReadFrame()
+		if err != nil {
+			return
+		}
+		if _, is := frame.(*http2.HeadersFrame); is {
+			sent.Add(1)
+			_ = framer.WriteGoAway(0, http2.ErrCodeNo, nil)
+			return
+		}
+	}
+}
