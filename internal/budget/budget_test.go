@@ -274,9 +274,6 @@ func share(a *Allowance, body []byte, held bool) (release func()) {
 	return release
 }
 
-// room returns an allowance of a budget that is never reached.
-func room() *Allowance { return &Allowance{Budget: New(1 << 30)} }
-
 // A small response never waits, whoever holds the room: it could only be lost.
 func TestSmallResponsesNeedNotWait(t *testing.T) {
 	b, next := budgetOf(limit)

@@ -130,7 +130,7 @@ func RemoveDedup(header, before http.Header) {
 	}
 }
 
-// IsDedupHeader reports whether a field is one of ours.
+// IsDedup reports whether a field is one of ours.
 func IsDedup(name string) bool {
 	return len(name) >= len(DedupPrefix) && strings.EqualFold(name[:len(DedupPrefix)], DedupPrefix)
 }
