@@ -163,7 +163,10 @@ const (
 func (a *Allowance) Admit(n int) error {
 	err := a.admit(n)
 	if _, full := errors.AsType[SpentError](err); full {
-		a.Budget.clients.disconnectIdle(int64(n))
+		a.Budget.mu.Lock()
+		missing := a.Budget.used + int64(n) - a.Budget.newRequestLimit()
+		a.Budget.mu.Unlock()
+		a.Budget.clients.disconnectIdle(missing)
 	}
 	return err
 }
@@ -261,10 +264,15 @@ func (a *Allowance) Take(n int) bool {
 		return true
 	}
 	start := time.Now()
-	ctx, cancel := context.WithTimeout(context.Background(), RoomTimeout-a.run.waited)
+	a.Budget.mu.Lock()
+	left := RoomTimeout - a.run.waited
+	a.Budget.mu.Unlock()
+	ctx, cancel := context.WithTimeout(context.Background(), left)
 	defer cancel()
 	took := a.wait(ctx, &a.Budget.runs, n)
+	a.Budget.mu.Lock()
 	a.run.waited += time.Since(start)
+	a.Budget.mu.Unlock()
 	return took
 }
 
@@ -290,11 +298,14 @@ func (a *Allowance) wait(ctx context.Context, queue *[]*waiter, n int) bool {
 			return 1
 		})
 	}
+	if len(b.runs)+len(b.replays) == 0 {
+		b.progressed = time.Now() // nothing has waited for it
+	}
 	*queue = slices.Insert(*queue, at, w)
 	b.grantLocked()
 	b.awaitStallLocked()
 	b.mu.Unlock()
-	b.clients.disconnectIdle(int64(n))
+	b.clients.disconnectIdle(b.missing())
 	select {
 	case <-w.granted:
 		return true
@@ -370,16 +381,24 @@ func (b *Budget) waits(executionID string) bool {
 	return executionID != "" && slices.ContainsFunc(b.runs, is)
 }
 
-// needs returns how many bytes those need that wait.
-func (b *Budget) needs() (n int64) {
+// missing returns how many bytes those lack that wait.
+func (b *Budget) missing() (n int64) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	for _, queue := range [][]*waiter{b.runs, b.replays} {
-		for _, w := range queue {
-			n += w.bytes
-		}
+	for _, w := range b.runs {
+		n += w.bytes
 	}
-	return n
+	limit := b.limit
+	if len(b.replays) > 0 {
+		limit = b.newRequestLimit()
+	}
+	for _, w := range b.replays {
+		n += w.bytes
+	}
+	if n == 0 {
+		return 0
+	}
+	return max(0, b.used+n-limit)
 }
 
 // Release releases n bytes of the room, at most what was taken.

@@ -8,8 +8,9 @@ import (
 
 // Client is a client that reads a response which holds room.
 type Client interface {
-	// Sample notes how far the client has come.
-	Sample(now time.Time)
+	// Sample notes how far the client has come. waits reports whether the client is a run that waits for
+	// room: it is not idle then.
+	Sample(now time.Time, waits bool)
 	// Idle returns since when the client has taken nothing, and whether it is to be disconnected for that
 	// if its room is needed.
 	Idle(now time.Time) (since time.Time, idle bool)
@@ -77,7 +78,7 @@ func (s *clients) sample() {
 	s.mu.Lock()
 	for _, readers := range s.readers {
 		for _, c := range readers {
-			c.Sample(now)
+			c.Sample(now, s.of.waits(c.Waiting()))
 		}
 	}
 	for _, c := range s.removing {
@@ -87,7 +88,7 @@ func (s *clients) sample() {
 		s.timer.Reset(sampleInterval)
 	}
 	s.mu.Unlock()
-	if n := s.of.needs(); n > 0 {
+	if n := s.of.missing(); n > 0 {
 		s.disconnectIdle(n)
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -20,8 +21,12 @@ type fakeClient struct {
 
 const idleFor = 10 * time.Second
 
-func (c *fakeClient) Sample(time.Time) {}
-func (c *fakeClient) Waiting() string  { return c.run }
+func (c *fakeClient) Sample(now time.Time, waits bool) {
+	if waits {
+		c.since = now
+	}
+}
+func (c *fakeClient) Waiting() string { return c.run }
 func (c *fakeClient) Disconnect(time.Time) {
 	c.gone.Add(1)
 }
@@ -141,4 +146,151 @@ func TestFreeableRoom(t *testing.T) {
 	if a := next(); fmt.Sprint(a.Freeable(1)) != "0" {
 		t.Error("an empty allowance frees room")
 	}
+}
+
+// idleClient adds a client that has taken nothing for a while of what it holds.
+func idleClient(b *Budget, a *Allowance, n int, idle time.Duration, run string) *fakeClient {
+	f := &fakeClient{holds: a, run: run, since: time.Now().Add(-idle)}
+	a.Count(n)
+	b.AddClient(f, a)
+	return f
+}
+
+// A replay that finds room disconnects no client.
+func TestRoomThatIsThereDisconnectsNoClient(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b, next := budgetOf(limit)
+		a := next()
+		f := idleClient(b, a, unit, time.Hour, "")
+		if err := next().TakeReplay(t.Context(), unit); err != nil {
+			t.Fatal(err)
+		}
+		if f.gone.Load() > 0 {
+			t.Error("disconnected although there was room")
+		}
+		b.RemoveClient(f, a)
+	})
+}
+
+// One idle client is enough if it holds what is missing.
+func TestNoMoreThanIsMissing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b, next := budgetOf(limit)
+		a1, a2 := next(), next()
+		f1 := idleClient(b, a1, 3*unit, time.Hour, "")
+		f2 := idleClient(b, a2, 3*unit, 2*time.Hour, "")
+		go next().Take(5 * unit) // 10 units, 6 taken: one is missing
+		synctest.Wait()
+		if n := f1.gone.Load() + f2.gone.Load(); n != 1 {
+			t.Errorf("%d disconnected, want 1", n)
+		}
+		b.RemoveClient(f1, a1)
+		b.RemoveClient(f2, a2)
+		a1.ReleaseAll()
+		a2.ReleaseAll()
+		synctest.Wait()
+	})
+}
+
+// A refused request misses what new requests are over their limit, too.
+func TestNoLessThanIsMissing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b, next := budgetOf(limit)
+		other := next()
+		other.Count(8 * unit)
+		a1, a2 := next(), next()
+		f1 := idleClient(b, a1, unit, time.Hour, "")
+		f2 := idleClient(b, a2, unit, 2*time.Hour, "")
+		// 10 taken, new requests get 9: 2 are missing for one unit.
+		_ = next().Admit(unit)
+		if n := f1.gone.Load() + f2.gone.Load(); n != 2 {
+			t.Errorf("%d disconnected, want 2", n)
+		}
+		b.RemoveClient(f1, a1)
+		b.RemoveClient(f2, a2)
+	})
+}
+
+// A client that is a run was not idle while that waited for room.
+func TestRunThatJustGotItsRoomIsNotIdle(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b, next := budgetOf(limit)
+		holder := next()
+		holder.Count(9 * unit)
+		inner := next()
+		// the inner run's client is the outer, which waits for room for a long time
+		f := &fakeClient{holds: inner, run: "outer", since: time.Now()}
+		inner.Count(unit)
+		b.AddClient(f, inner)
+		first := next() // older than the outer
+		first.TryTake(0)
+		outer := next()
+		outer.SetRun("outer")
+		var wg sync.WaitGroup
+		// it stays behind releases that keep the stall away
+		done := make(chan struct{})
+		go func() {
+			for {
+				select {
+				case <-done:
+					return
+				case <-time.After(100 * time.Millisecond):
+					holder.Count(1)
+					holder.Release(1)
+				}
+			}
+		}()
+		wg.Go(func() { outer.Take(4 * unit) })
+		time.Sleep(15 * time.Second)
+		if f.gone.Load() > 0 {
+			t.Fatal("disconnected while it waits")
+		}
+		holder.Release(4 * unit) // granted now
+		wg.Wait()
+		go next().Take(4 * unit) // another needs room a moment later
+		synctest.Wait()
+		if f.gone.Load() > 0 {
+			t.Error("disconnected though it had waited for room until this moment")
+		}
+		close(done)
+		b.RemoveClient(f, inner)
+		b.SetLimit(1 << 40)
+		time.Sleep(time.Second)
+	})
+}
+
+// A run waits for stallTimeout, however long nothing was granted before.
+func TestStallBeginsWithTheWait(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		_, next := budgetOf(limit)
+		w := next() // one wait that ends, so that there is a timer
+		h := next()
+		h.Count(limit)
+		go w.Take(5 * unit)
+		synctest.Wait()
+		h.ReleaseAll()
+		synctest.Wait()
+		w.ReleaseAll()
+		time.Sleep(time.Minute)
+		next().TryTake(9 * unit) // granted now
+		start := time.Now()
+		next().Take(5 * unit)
+		if took := time.Since(start); took < stallTimeout {
+			t.Errorf("it exceeds after %v", took)
+		}
+	})
+}
+
+// Two parts of one run may wait at a time.
+func TestPartsOfARunWait(t *testing.T) {
+	b := New(limit)
+	h := &Allowance{Budget: b}
+	h.Count(limit)
+	outer := &Allowance{Budget: b}
+	outer.SetRun("x")
+	inner := outer.Part()
+	var wg sync.WaitGroup
+	wg.Go(func() { outer.Take(5 * unit) })
+	wg.Go(func() { inner.Take(5 * unit) })
+	wg.Wait()
 }

@@ -101,6 +101,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyht
 		x.fail(d.Err)
 	case identify.Answered:
 		x.Leave()
+		x.Logger.Debug("a call in flight is not cancelled: its run goes on", zap.Inline(x))
 		w.WriteHeader(d.Status)
 	}
 	return nil

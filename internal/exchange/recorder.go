@@ -73,10 +73,9 @@ type recorder struct {
 func (c *recorder) init(to recording.Writer, limit *runLimit, maxBody int64, rules httpfield.Rules, room budget.Allowance) {
 	c.client, c.toClient, c.limit, c.maxBody, c.rules = to.Client, to, limit, maxBody, rules
 	c.allowance = room
-	c.toClient.Hold(room.Budget, &c.record)
+	c.toClient.Lead(room.Budget, &c.record)
 	c.record.Init(&c.allowance)
 	c.record.AttachOwn(&c.own)
-	c.record.Patience = to.Patience()
 	c.found = to.Client.Header()
 	c.header, c.declared = c.found.Clone(), -1
 }
@@ -315,7 +314,11 @@ func (c *recorder) deliver() {
 			c.answered.Set("Content-Length", strconv.FormatInt(c.written, 10))
 		}
 		c.sendHeader()
-		c.sendBody()
+		if httpfield.Size(c.answered) > budget.SmallBody && c.toClient.Flush() != nil { // it is held until it is sent
+			c.own.Leave()
+		} else {
+			c.sendBody()
+		}
 	}
 	if c.clientState != recording.Whole && c.panicked == nil {
 		// A cut response must not look whole. Over HTTP/3 it would: a stream can still be ended
@@ -387,6 +390,7 @@ func (c *recorder) stream() (followed bool) {
 // sendBody sends body and trailers to the client.
 func (c *recorder) sendBody() {
 	defer c.own.Leave()
+	defer c.toClient.Close()
 	if c.headFirst && c.toClient.Flush() != nil {
 		return
 	}

@@ -111,12 +111,18 @@ func (x *exchange) replay(d engine.Replay, ready prepared) {
 		return
 	}
 	x.w.WriteHeader(response.Status)
+	to := x.toClient()
+	if ready.held == nil {
+		ready.held = &x.Allowance
+	}
+	to.Hold(x.Budget, ready.held)
+	defer to.Close()
+	if httpfield.Size(response.Header) > budget.SmallBody && to.Flush() != nil { // it is held until it is sent
+		panic(http.ErrAbortHandler)
+	}
 	if !httpfield.BodyAllowed(response.Status) || response.Omitted {
 		return
 	}
-	to := x.toClient()
-	to.Hold(x.Budget, ready.held)
-	defer to.Close()
 	for _, part := range parts {
 		if to.Send(part) != nil {
 			panic(http.ErrAbortHandler) // a cut response must not look whole

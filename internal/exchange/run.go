@@ -166,7 +166,11 @@ func (e *execution) WriteHeader(status int) {
 	case status < 200:
 		c.inform(status)
 	default:
+		code := httpfield.First(c.header, httpfield.NotExecuted)
 		c.setStatus(status)
+		if code != "" && e.within != "" && !e.upstream.Way().SentBefore { // nor has the run in front executed anything
+			c.answered.Set(httpfield.NotExecuted, code)
+		}
 		if isEventStream(c) {
 			e.stream()
 		}

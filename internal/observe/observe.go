@@ -314,15 +314,19 @@ func (t *tap) decide(request *engine.Request) (engine.Decision, error) {
 
 // replayed reports what the duplicate of a run that has ended would have got.
 func (t *tap) replayed(d engine.Replay) {
-	if d.Response == nil {
+	answer := t.OnDuplicate.Answer(d.Record, d.Response, d.Waited)
+	if answer.Kind == idempotency.AnswerUnread {
 		response, err := t.store.KeptResponse(t.r.Context(), t.Key(), d.Record) // it has no body
-		if err != nil || response == nil {
+		switch _, unreadable := errors.AsType[*idempotency.UnreadableError](err); {
+		case unreadable:
+			t.Set(report.Unreadable, d.Record.ExecutionID, d.Record.Attempt)
+			return
+		case err != nil || response == nil:
 			t.unobserved(cmp.Or(err, errors.New("the response is no longer kept")))
 			return
 		}
-		d.Response = response
+		answer = t.OnDuplicate.Answer(d.Record, response, d.Waited)
 	}
-	answer := t.OnDuplicate.Answer(d.Record, d.Response, d.Waited)
 	t.Set(report.Outcome(answer.Kind), d.Record.ExecutionID, d.Record.Attempt)
 }
 

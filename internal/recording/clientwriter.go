@@ -27,7 +27,8 @@ type Writer struct {
 	// budget is where room is taken for what is held; nil if no room depends on the client.
 	budget   *budget.Budget
 	held     budget.Held
-	progress *progress // nil until a write may block
+	leads    *Recording // of which the client is the run's own; nil for any other
+	progress *progress  // nil until a write may block
 }
 
 // WriteLimit is how long a client may take nothing if others need its room.
@@ -46,8 +47,11 @@ func NewWriter(w http.ResponseWriter, conn net.Conn, limit WriteLimit) Writer {
 	return Writer{Client: w, control: *http.NewResponseController(w), conn: conn, limit: limit}
 }
 
-// Patience is how long the client may take nothing if others wait for it; 0 for no limit.
-func (d *Writer) Patience() time.Duration { return d.limit.Idle }
+// Lead says that the client is the run's own, and holds the room of its recording.
+func (d *Writer) Lead(b *budget.Budget, r *Recording) {
+	d.Hold(b, r)
+	d.leads, r.Patience = r, d.limit.Idle
+}
 
 // Hold says which room depends on the client, until [Writer.Close].
 func (d *Writer) Hold(b *budget.Budget, held budget.Held) { d.budget, d.held = b, held }
@@ -106,6 +110,8 @@ func (d *Writer) Inform(status int) {
 	}
 	if d.limit.Idle > 0 { // the run waits for it
 		p := newProgress(d.Client, d.conn, d.limit)
+		_ = p.startWrite()
+		defer p.endWrite()
 		for _, after := range []time.Duration{d.limit.Idle, d.limit.Idle + resetTimeout} {
 			defer time.AfterFunc(after, func() { p.Disconnect(time.Now()) }).Stop()
 		}
@@ -120,6 +126,7 @@ func (d *Writer) write(blocks bool, write func() error) error {
 	}
 	if d.progress == nil {
 		d.progress = newProgress(d.Client, d.conn, d.limit)
+		d.progress.leads = d.leads
 		d.budget.AddClient(d.progress, d.held)
 	}
 	if d.sent >= maxWrite && d.conn != nil && !d.unsentLimited { // a small response saves the call

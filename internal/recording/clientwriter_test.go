@@ -2,6 +2,7 @@ package recording
 
 import (
 	"context"
+	"errors"
 	"io"
 	"net"
 	"net/http"
@@ -10,6 +11,7 @@ import (
 	"runtime"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -148,7 +150,11 @@ func (wrapped) SetWriteDeadline(time.Time) error { panic("the deadline of an out
 // The deadline is that of the innermost writer: one around it may be in use.
 func TestDeadlineOfTheInnermostWriter(t *testing.T) {
 	client := &slowClient{ResponseRecorder: httptest.NewRecorder(), cut: make(chan struct{})}
-	newProgress(wrapped{wrapped{client}}, nil, WriteLimit{}).Disconnect(time.Now())
+	p := newProgress(wrapped{wrapped{client}}, nil, WriteLimit{})
+	if err := p.startWrite(); err != nil {
+		t.Fatal(err)
+	}
+	p.Disconnect(time.Now())
 	select {
 	case <-client.cut:
 	default:
@@ -233,3 +239,77 @@ type informed struct {
 }
 
 func (i *informed) WriteHeader(int) { i.lengths = append(i.lengths, i.Header().Get("Content-Length")) }
+
+// A connection stays when its stream was reset and the write has ended, although the handlers behind go on.
+func TestConnectionStaysAfterTheReset(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ours, theirs := net.Pipe()
+		defer theirs.Close()
+		b, h := held(t)
+		reset := make(chan struct{})
+		w := &resettable{ResponseRecorder: httptest.NewRecorder(), reset: reset}
+		d := NewWriter(w, ours, WriteLimit{Idle: time.Minute, Shared: true})
+		d.Hold(b, h)
+		if d.Send(make([]byte, 64<<10)) == nil {
+			t.Fatal("written")
+		}
+		time.Sleep(30 * time.Second) // the run goes on without its client
+		closed := make(chan struct{})
+		go func() { _, _ = theirs.Read(make([]byte, 1)); close(closed) }()
+		synctest.Wait()
+		select {
+		case <-closed:
+			t.Error("the connection was closed though its stream was reset and the write ended")
+		default:
+		}
+		d.Close()
+		_ = ours.Close()
+	})
+}
+
+type resettable struct {
+	*httptest.ResponseRecorder
+	reset chan struct{}
+	done  bool
+}
+
+func (w *resettable) Write([]byte) (int, error) { <-w.reset; return 0, errors.New("reset") }
+func (w *resettable) SetWriteDeadline(time.Time) error {
+	if !w.done {
+		w.done = true
+		close(w.reset)
+	}
+	return nil
+}
+
+type lateClient struct {
+	*httptest.ResponseRecorder
+	takes    time.Duration
+	returned atomic.Bool
+	late     *atomic.Int64
+}
+
+func (w *lateClient) WriteHeader(int) { time.Sleep(w.takes) }
+func (w *lateClient) SetWriteDeadline(time.Time) error {
+	if w.returned.Load() {
+		w.late.Add(1)
+	}
+	return nil
+}
+
+// No deadline is set when Inform has returned: over HTTP/2 the handler may have returned, too.
+func TestInformSetsNoLateDeadline(t *testing.T) {
+	var late atomic.Int64
+	for range 500 {
+		synctest.Test(t, func(t *testing.T) {
+			w := &lateClient{httptest.NewRecorder(), time.Minute, atomic.Bool{}, &late}
+			d := NewWriter(w, nil, WriteLimit{Idle: time.Minute})
+			d.Inform(103)
+			w.returned.Store(true)
+			synctest.Wait()
+		})
+	}
+	if n := late.Load(); n > 0 {
+		t.Errorf("%d of 500 deadlines were set after Inform had returned", n)
+	}
+}

@@ -17,6 +17,7 @@ import (
 type progress struct {
 	limit WriteLimit
 	conn  net.Conn
+	leads *Recording // of which the client is the run's own; nil for any other
 	// server is the innermost writer: its deadline ends a write of any writer around it.
 	server http.ResponseController
 
@@ -69,11 +70,20 @@ func (p *progress) ackedNow() (n int64, known bool) {
 }
 
 // Sample implements [budget.Client].
-func (p *progress) Sample(now time.Time) {
+func (p *progress) Sample(now time.Time, waits bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if !p.writing {
 		return
+	}
+	before := p.since
+	defer func() {
+		if p.leads != nil && p.since != before {
+			p.leads.ownTook.Store(now.UnixNano())
+		}
+	}()
+	if waits {
+		p.since = now
 	}
 	switch acked, known := p.ackedNow(); {
 	case !known:
@@ -86,7 +96,7 @@ func (p *progress) Sample(now time.Time) {
 
 // Idle implements [budget.Client].
 func (p *progress) Idle(now time.Time) (since time.Time, idle bool) {
-	p.Sample(now)
+	p.Sample(now, false)
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.since, p.writing && now.Sub(p.since) >= p.limit.Idle
@@ -103,6 +113,9 @@ func (p *progress) Disconnect(now time.Time) {
 	defer p.mu.Unlock()
 	if p.cut.IsZero() {
 		p.cut = now
+	}
+	if !p.writing {
+		return
 	}
 	_ = p.server.SetWriteDeadline(now) // without support for deadlines, the server's own timeouts apply
 	if p.conn != nil && now.Sub(p.cut) >= resetTimeout {

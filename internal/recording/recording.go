@@ -5,6 +5,7 @@ import (
 	"errors"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/caddy-dedup/caddy-dedup/internal/budget"
@@ -38,8 +39,8 @@ type Recording struct {
 	// first is the initial array of readers: most recordings have only one.
 	first [1]*Reader
 	own   *Reader // that of the run's client
-	// ownTook is when that has read something, or when the body began to pass.
-	ownTook time.Time
+	// ownTook is when that has taken something, or when the body began to pass, in ns since 1970.
+	ownTook atomic.Int64
 	// kept counts the others that need the bytes: the engine, until the response is stored. users counts the
 	// duplicates that are answered with the bytes.
 	kept, users int
@@ -128,7 +129,8 @@ func (r *Recording) Pass(p []byte) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.state == Growing {
-		r.state, r.ownTook = Passing, time.Now()
+		r.state = Passing
+		r.ownTook.Store(time.Now().UnixNano())
 		r.Allowance.Release(max(0, r.room-int64(r.body.Len())))
 		r.dropLocked()
 	}
@@ -199,7 +201,7 @@ func (r *Recording) awaitLeadLocked() {
 		r.waitLocked(nil)
 		return
 	}
-	left := r.Patience - time.Since(r.ownTook)
+	left := r.Patience - time.Since(time.Unix(0, r.ownTook.Load()))
 	if left <= 0 {
 		r.cutLocked(func(rd *Reader) bool { return rd == r.own })
 		return
@@ -394,7 +396,7 @@ func (rd *Reader) took(n int) {
 	defer r.mu.Unlock()
 	rd.offset += int64(n)
 	if rd == r.own {
-		r.ownTook = time.Now()
+		r.ownTook.Store(time.Now().UnixNano())
 	}
 	if r.state == Passing {
 		r.dropLocked()

@@ -24,6 +24,7 @@ type FirstRun struct {
 	body     delivery.Request
 	parses   bool // body reads the response
 	room     budget.Allowance
+	given    bool // the response is not read
 	ended    bool
 }
 
@@ -43,7 +44,7 @@ func RecordIn(decision engine.Decision) *idempotency.Record {
 }
 
 // Give gives it the response, which is then not read from the store. Its body is held by others.
-func (f *FirstRun) Give(response *idempotency.Response) { f.response = response }
+func (f *FirstRun) Give(response *idempotency.Response) { f.response, f.given = response, true }
 
 // maxFirstBody is the size up to which members of a kept response are placeholders, in bytes.
 const maxFirstBody = 64 << 10
@@ -76,7 +77,9 @@ func (f *FirstRun) End() {
 }
 
 func (f *FirstRun) drop() {
-	f.response, f.parses = nil, false
+	if f.parses = false; !f.given {
+		f.response = nil
+	}
 	if f.room.Budget != nil {
 		f.room.ReleaseAll()
 	}

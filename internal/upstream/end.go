@@ -104,8 +104,12 @@ func (o Ended) End() (end idempotency.End, share Share, err error) {
 	switch {
 	case o.Upgraded: // what follows on the connection is no response
 		end.How, share = idempotency.Unknown, ShareNone
-	case err == nil && o.NotExecuted && !up.SentBefore: // else something else of this run may have executed
-		return idempotency.End{How: idempotency.NotSent, UpstreamStatus: up.Status}, ShareResponse, nil
+	case o.NotExecuted && !up.SentBefore: // else something else of this run may have executed
+		end.How, share = idempotency.NotSent, ShareResponse
+		if err != nil {
+			share = ShareError
+		}
+		return end, share, err
 	case o.Early: // whatever follows
 		end.How, share = idempotency.Answered, ShareResponse
 	case err != nil && o.Status == 0 && up.Answered && o.Releases: // a later handler turned the response into an error
