@@ -286,6 +286,7 @@ func (x *Request) identify() Decision {
 		Body:    x.Body.Joined,
 		Replace: x.keyValue,
 		Exclude: x.excludedPointers,
+		Signed:  x.Verify != nil,
 		Reserve: x.Body.Reserve,
 	}.Remember()
 	if x.call != nil {
@@ -346,7 +347,11 @@ func (x *Request) identify() Decision {
 	}
 	if noted && x.Body.Complete() {
 		// The hash by which a duplicate that differs is noticed. It parses no body that was not parsed for the key.
-		fingerprint = idempotency.NotedFingerprint(x.Body.Bytes(), request.Parsed(), x.excludedPointers...)
+		body := x.Body.Bytes()
+		if parts, err := x.multipart(request); err == nil && parts != "" {
+			body = slices.Values([][]byte{[]byte(parts)})
+		}
+		fingerprint = idempotency.NotedFingerprint(body, request.Parsed(), x.excludedPointers...)
 	}
 	x.claim = Claim{x.Key(), fingerprint, x.policyOf(found.Provider)}
 	if retention != 0 {
@@ -401,7 +406,12 @@ func (x *Request) fingerprint(kind idempotency.FingerprintKind, request delivery
 	}
 	path, query := report.OriginalPath(x.r)
 	query = withoutParameters(query, x.excludedParameters)
+	parts, err := x.multipart(request)
 	switch {
+	case err != nil:
+		return "", err
+	case parts != "":
+		return idempotency.Fingerprint(kind, path, query, []byte(parts), nil, x.Exclude...), nil
 	case kind == idempotency.FingerprintCall:
 		doc, err := request.Document()
 		if err != nil {
@@ -423,6 +433,14 @@ func (x *Request) fingerprint(kind idempotency.FingerprintKind, request delivery
 	}
 }
 
+// multipart returns the text that stands for a multipart body, "" for any other.
+func (x *Request) multipart(request delivery.Request) (string, error) {
+	if !request.MayBeMultipart() {
+		return "", nil
+	}
+	return request.Multipart(x.Body.Len(), x.Body.Bytes())
+}
+
 // parseSlots limits how many bodies are parsed at a time. A parsed body takes many times the room
 // of its bytes, and there is nothing to gain from parsing more bodies than there are processors.
 var parseSlots = make(chan struct{}, runtime.GOMAXPROCS(0))
@@ -440,8 +458,8 @@ func (x *Request) acquireParseSlot() error {
 
 // releaseParseSlot releases the parse slot, if the request has one, and the room that parsing took.
 func (x *Request) releaseParseSlot() {
+	x.Body.EndParsing()
 	if x.hasParseSlot {
-		x.Body.EndParsing()
 		<-parseSlots
 		x.hasParseSlot = false
 	}
