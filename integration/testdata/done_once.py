@@ -22,7 +22,11 @@ with connect() as db:
 
 class Handler(BaseHTTPRequestHandler):
     def do_POST(self):
-        item = self.rfile.read(int(self.headers["Content-Length"])).decode()
+        size = int(self.headers["Content-Length"])
+        item = self.rfile.read(size).decode()
+        if len(item) < size:  # the proxy was killed: this is no whole request
+            self.close_connection = True
+            return
         key = self.headers["Dedup-Key"]
         db = connect()
         db.execute("INSERT INTO deliveries VALUES (?)", (item,))
