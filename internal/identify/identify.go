@@ -232,6 +232,7 @@ type Request struct {
 	sender       *Sender // all of them if it is not verified
 	hasParseSlot bool
 	memberErr    error // of the member that [Request.replace] has read
+	scoped       *scopeMembers
 	call         Call
 	callRoom     *budget.Allowance // nil for all but calls
 	claim        Claim
@@ -644,7 +645,7 @@ func (x *Request) Origin() idempotency.Origin {
 	path, _ := report.OriginalPath(x.r)
 	return idempotency.Origin{
 		Provider: x.Found().Provider, DeliveryID: x.Found().ID, Parts: x.Found().Parts,
-		Method: x.r.Method, Host: x.r.Host, Path: path[:min(len(path), idempotency.MaxPath)],
+		Method: x.r.Method, Host: x.r.Host, Path: path[:min(len(path), idempotency.MaxPath)], Scope: x.scoped.all(),
 	}
 }
 
