@@ -146,7 +146,7 @@ func parseWait(d *caddyfile.Dispenser) (*caddy.Duration, error) {
 var _ caddyfile.Unmarshaler = (*Handler)(nil)
 
 // keyForms are the arguments of key.
-const keyForms = "header <field> [<prefix>], json <JSON pointer> [<prefix>], value <text> [<prefix>], content [<prefix>] or parts <prefix> { ... }"
+const keyForms = "header <field> [<prefix>], json <JSON pointer> [<prefix>], form <field> [<prefix>], value <text> [<prefix>], content [<prefix>] or parts <prefix> { ... }"
 
 // keyWord adds a source. For JSON, [Settings.checkKeys] checks all of them.
 var keyWord = word[Settings]{
@@ -181,6 +181,7 @@ func parseKey(d *caddyfile.Dispenser) (source KeySource, err error) {
 var keyKinds = map[string]func(*KeySource) *string{
 	delivery.KindHeader:  func(k *KeySource) *string { return &k.Header },
 	delivery.KindJSON:    func(k *KeySource) *string { return &k.JSON },
+	delivery.KindForm:    func(k *KeySource) *string { return &k.Form },
 	delivery.KindValue:   func(k *KeySource) *string { return &k.Value },
 	delivery.KindContent: nil,
 }
@@ -215,7 +216,7 @@ func parseSource(d *caddyfile.Dispenser, args []string, before, forms string) (K
 }
 
 // partForms are the lines of a block of parts.
-const partForms = "header <field>, json <JSON pointer>, value <text> or content, each with optional behind it if it may be absent"
+const partForms = "header <field>, json <JSON pointer>, form <field>, value <text> or content, each with optional behind it if it may be absent"
 
 // optionalWord marks a part that may be absent.
 const optionalWord = "optional"

@@ -14,7 +14,7 @@ import (
 // its line, or what was written would mean something else.
 func FuzzDirective(f *testing.F) {
 	for _, block := range []string{
-		"", "mode webhook", "methods POST PUT", "key header X-A a\nkey json /a b\nkey value {x} c\nkey content d",
+		"", "mode webhook", "methods POST PUT", "key header X-A a\nkey json /a b\nkey form f g\nkey value {x} c\nkey content d",
 		"key parts p {\n header X\n json /a optional\n value {y}\n content optional\n}", "exclude /a\nfingerprint json",
 		"on_missing reject", "max_key_length 5", "scope a {b}", "retention 7d\nlease 1m\ntimeout 5m", "retention_from header X 5d",
 		"retention_from json /a", "wait 5s", "wait off", "release_on off", "release_on 5xx 409", "release_if /errors\nrelease_if /status RETRY DROP", "on_unknown hold\nmax_attempts 3",

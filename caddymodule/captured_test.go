@@ -124,6 +124,15 @@ func TestCapturedRequestIsReplayed(t *testing.T) {
 		"content": {"dedup {\nmode webhook\nkey content\nverify hmac {\nsecret {env.TEST_SECRET}\nheader X-Signature\n}\n}", captured{"/webhooks/x", event, []string{
 			"X-Signature", signedWith("secret", event),
 		}}, nil},
+		"a form": {"dedup {\nmode webhook\nkey form id\nverify hmac {\nsecret {env.TEST_SECRET}\nheader X-Signature\n}\n}", captured{"/webhooks/x", "a=1&id=2", []string{
+			"X-Signature", signedWith("secret", "a=1&id=2"), "Content-Type", "application/x-www-form-urlencoded",
+		}}, nil},
+		"a multipart form": {"dedup {\nmode webhook\nkey form id\nverify hmac {\nsecret {env.TEST_SECRET}\nheader X-Signature\n}\n}", captured{"/webhooks/x", multipartBody("B", "2"), []string{
+			"X-Signature", signedWith("secret", multipartBody("B", "2")), "Content-Type", "multipart/form-data; boundary=B",
+		}}, nil},
+		"a multipart content": {"dedup {\nmode webhook\nkey content\nverify hmac {\nsecret {env.TEST_SECRET}\nheader X-Signature\n}\n}", captured{"/webhooks/x", multipartBody("B", "2"), []string{
+			"X-Signature", signedWith("secret", multipartBody("B", "2")), "Content-Type", "multipart/form-data; boundary=B",
+		}}, nil},
 		"a member": {"dedup {\nmode webhook\nkey json /id\nverify hmac {\nsecret {env.TEST_SECRET}\nheader X-Signature\n}\n}", captured{"/webhooks/x", event, []string{
 			"X-Signature", signedWith("secret", event),
 		}}, nil},

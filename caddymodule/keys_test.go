@@ -198,6 +198,12 @@ func TestKeysOfEachKind(t *testing.T) {
 			groups: [][]request{bodies(`{"id":"7","n":1}`), bodies(`{"id":7}`)},
 			pass:   noMember, refused: refuses(reused, bodies(`{"id":"7","n":2}`)...),
 		},
+		"a field of a form": {
+			site:    "key form id\nkey header X-Id",
+			groups:  [][]request{{with("id=7&n=1", form), with("id=7&n=1", form)}, each("X-Id: 7")},
+			pass:    []request{with("n=1", form), with("id=&n=1", form), with("id=1&id=2", form), with(`{"id":"7"}`), with("n=1", form, "/?id=7")},
+			refused: refuses(reused, with("id=7&n=2", form)),
+		},
 		"a member, required":     {site: "key json /id\non_missing reject", refused: refuses(missing, noMember...)},
 		"a member of a webhook":  {site: "mode webhook\nkey json /id", groups: [][]request{bodies(`{"id":"7","n":1}`, `{"id":"7","n":2}`)}, pass: noMember},
 		"values":                 {site: "key value {http.request.uri.query.a}-{http.request.uri.query.b}", groups: [][]request{each("/?a=1&b=2"), each("/?a=2&b=1"), each("/?a=%20&b=%C3%BC")}, pass: noValue, refused: refuses(reused, each("/?a=1&b=2&x=1")...)},
@@ -373,7 +379,9 @@ func TestBodyTooLargeForItsKey(t *testing.T) {
 			groups: [][]request{{with(fits, "Stripe-Signature: t=1")}}, pass: []request{with(large, "Stripe-Signature: t=1"), with(fits)},
 		},
 		// Where neither a source nor a fingerprint needs the body, it streams on.
-		"header":            {site: limit + "key header X-Id\nfingerprint none", groups: [][]request{{withID, with(fits, "X-Id: 1")}}, pass: bodies(large)},
+		"header": {site: limit + "key header X-Id\nfingerprint none", groups: [][]request{{withID, with(fits, "X-Id: 1")}}, pass: bodies(large)},
+		"a form": {site: limit + "key form id", groups: [][]request{{with("id=1", form), with("id=1", form)}, {with("id=2", form)}},
+			refused: refuses(tooLarge, with("id=1&a="+large, form)), pass: []request{with(large), with(`{"id":"1"}`)}},
 		"header or content": {site: limit + "key header X-Id\nkey content\nfingerprint none", groups: append(one, []request{withID}), refused: refuses(tooLarge, with(large))},
 		"a header of GitHub": {
 			site:   "dedup github {\n" + limit + "}\nreverse_proxy {up}",

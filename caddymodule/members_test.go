@@ -4,6 +4,7 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -322,4 +323,27 @@ type countedReader struct {
 func (r *countedReader) Read(p []byte) (int, error) {
 	r.reads++
 	return r.from.Read(p)
+}
+
+// Operators see the members of the body by which keys of one ID differ: those that the scope names, also by
+// way of a handler in front, and no others.
+func TestRecordHasTheMembersOfItsScope(t *testing.T) {
+	long := strings.Repeat("é", 200)
+	for scope, want := range map[string][]string{
+		"{http.dedup.json./tenant} {http.dedup.json./a/0}":          {"/tenant=shop", "/a/0=1"},
+		"x{tenant}-{http.dedup.json./tenant}":                       {"/tenant=shop"},
+		"{http.dedup.json./none} {http.request.host}":               {"/none="},
+		"{http.dedup.json./long}":                                   {"/long=" + strings.Repeat("é", 124)},
+		"{http.request.header.Authorization} {http.request.method}": nil,
+		"shared": nil,
+	} {
+		address, _ := startUpstream(t, answers(201, ""))
+		s := serve(t, "map {http.dedup.json./tenant} {tenant} {", "default {http.dedup.json./tenant}", "}",
+			"dedup {", "scope "+scope, "key json /id", "}", "reverse_proxy "+address)
+		s.mustPost("", `{"id":"k","tenant":"shop","a":[1],"secret":"x","long":"`+long+`"}`, "Authorization", "Bearer secret")
+		if got := s.only().Scope; !slices.Equal(got, want) {
+			t.Errorf("scope %s: the record has %q, want %q", scope, got, want)
+		}
+		s.stop()
+	}
 }

@@ -134,8 +134,11 @@ func TestMistakesOfOneLine(t *testing.T) {
 		`release_if /a ""`:   "release_if: a value is empty",
 		`key header X-Id ""`: "key header: the prefix is empty",
 		`key json /id ""`:    "key json: the prefix is empty",
-		`key value {http.request.uri.query.id} ""`: "key value: the prefix is empty",
-		`key content ""`: "key content: the prefix is empty",
+		`key value {http.request.uri.query.id} ""`:  "key value: the prefix is empty",
+		"key form /token":                           `form "/token" is not the name of a field; write the name alone, such as token`,
+		"key form token\nexclude /at\nmode webhook": "exclude: /at is left out of a content key or of a json fingerprint, and there is neither",
+		"key form token\nkey form token":            "form token is read twice",
+		`key content ""`:                            "key content: the prefix is empty",
 		`key parts "" {
 			content
 		}`: "no prefix",

@@ -168,12 +168,17 @@ type KeySource struct {
 	// The JSON pointer (RFC 6901) to a string or number in the request's body.
 	JSON string `json:"json,omitempty"`
 
+	// The name of a field of the form in the request's body, urlencoded or multipart. A field that
+	// occurs with different values, and a form with more than 1,000 fields, leave the request
+	// without a key.
+	Form string `json:"form,omitempty"`
+
 	// A text with at least one placeholder. If a placeholder is empty or unknown, there is no
 	// key.
 	Value string `json:"value,omitempty"`
 
-	// Use a hash of the body: of its canonical form (RFC 8785) if it is JSON, else of its
-	// bytes.
+	// Use a hash of the body: of its canonical form (RFC 8785) if it is JSON, of its parts
+	// without the boundary if it is multipart/form-data, else of its bytes.
 	Content bool `json:"content,omitempty"`
 
 	// Sources that form one key together. All must be present, except those marked
@@ -183,8 +188,9 @@ type KeySource struct {
 	Parts []KeySource `json:"parts,omitempty"`
 
 	// Only in `parts`: the part may be absent. The key then differs from that with any value
-	// of the part. Absent are: a missing header field, an empty placeholder, an empty body,
-	// and a member that is missing, null or an empty string. A value that cannot be an ID,
+	// of the part. Absent are: a missing header field, an empty placeholder, an empty body, a
+	// member that is missing, null or an empty string, and a field of a form that is missing,
+	// empty or a file. A value that cannot be an ID,
 	// such as an object or a text longer than `max_key_length`, and a body that is not JSON
 	// leave the request without a key. A body larger than `max_request_body` is handled as
 	// for any other key.
@@ -192,7 +198,7 @@ type KeySource struct {
 
 	// A word that separates equal keys of different sources. It is also the provider in
 	// records, logs, metrics and filters. Required with `parts`. Default: the name of the
-	// header field in lower case, `json`, `value` or `content`, and no provider.
+	// header field in lower case, `json`, `form`, `value` or `content`, and no provider.
 	Prefix string `json:"prefix,omitempty"`
 }
 

@@ -59,6 +59,8 @@ func (k KeySource) source() delivery.Source {
 		source.Kind, source.Header = delivery.KindHeader, k.Header
 	case k.JSON != "":
 		source.Kind, source.Pointer = delivery.KindJSON, k.JSON
+	case k.Form != "":
+		source.Kind, source.Field = delivery.KindForm, k.Form
 	case k.Value != "":
 		source.Kind, source.Text = delivery.KindValue, k.Value
 	case k.Content:
@@ -86,13 +88,13 @@ func (k KeySource) check() error {
 // checkAsPart returns what is wrong with a source that may be a part.
 func (k KeySource) checkAsPart() error {
 	set := 0
-	for _, is := range []bool{k.Header != "", k.JSON != "", k.Value != "", k.Content, len(k.Parts) > 0} {
+	for _, is := range []bool{k.Header != "", k.JSON != "", k.Form != "", k.Value != "", k.Content, len(k.Parts) > 0} {
 		if is {
 			set++
 		}
 	}
 	if set != 1 {
-		return fmt.Errorf("a key source has %d of header, json, value, content and parts; it takes exactly one", set)
+		return fmt.Errorf("a key source has %d of header, json, form, value, content and parts; it takes exactly one", set)
 	}
 	for i, part := range k.Parts {
 		part.Optional = false // allowed only for parts
@@ -143,7 +145,7 @@ func (k KeySource) checkField() error {
 // shadowedBy reports whether an earlier source reads the same value.
 func (k KeySource) shadowedBy(first KeySource) bool {
 	return strings.EqualFold(k.Header, first.Header) && reflect.DeepEqual(k.Parts, first.Parts) &&
-		k.JSON == first.JSON && k.Value == first.Value && k.Content == first.Content
+		k.JSON == first.JSON && k.Form == first.Form && k.Value == first.Value && k.Content == first.Content
 }
 
 // checkKeys returns what is wrong with the sources of the handler.

@@ -466,6 +466,8 @@ func TestToolCallMistakes(t *testing.T) {
 		key + "\nverify github {env.SECRET}":  "mode mcp and verify exclude each other",
 		key + "\nkeep_header Mcp-Session-Id":  "keep_header: Mcp-Session-Id",
 		key + "\nexclude ?ts":                 "exclude: ?ts is left out of the query",
+		"key form token":                      "mode mcp: a tool call is JSON and has no form",
+		"key parts a {\nheader X\nform b\n}":  "mode mcp: a tool call is JSON and has no form",
 		"key content":                         "mode mcp: key content would be made of the id",
 		"key json /id":                        "mode mcp: the id differs in a repeat",
 		"key value {http.dedup.json./id}":     "mode mcp: the id differs in a repeat",

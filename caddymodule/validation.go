@@ -70,7 +70,7 @@ func (s *Settings) checkConflicts() error {
 	content, other, fingerprinted := false, false, false
 	parsed := slices.ContainsFunc(slices.Concat(s.Scope, s.Caller), namesMember) // for the hash that tells duplicates apart
 	for _, source := range s.deliverySources() {
-		parsed = parsed || source.NeedsBody() || slices.ContainsFunc(append(source.Parts, source), func(part delivery.Source) bool { return namesMember(part.Text) })
+		parsed = parsed || source.NeedsBody() && !source.ReadsFormOnly() || slices.ContainsFunc(append(source.Parts, source), func(part delivery.Source) bool { return namesMember(part.Text) })
 		content = content || source.MadeOfContent()
 		other = other || !source.MadeOfContent()
 		fingerprinted = fingerprinted || config.FingerprintFor(delivery.Found{Content: source.MadeOfContent()}) != idempotency.FingerprintNone
@@ -128,6 +128,8 @@ func (s *Settings) checkMCP() error {
 		switch {
 		case source.MadeOfContent():
 			return conflictf("key", "mode mcp: key content would be made of the id, which differs in a repeat; use key json /params/arguments/idempotency_key")
+		case slices.ContainsFunc(append(source.Parts, source), delivery.Source.ReadsFormOnly):
+			return conflictf("key", "mode mcp: a tool call is JSON and has no form; use key json /params/arguments/idempotency_key")
 		case readsMember(source, "/id"):
 			return conflictf("key", "mode mcp: the id differs in a repeat, and other clients send the same; use key json /params/arguments/idempotency_key")
 		}

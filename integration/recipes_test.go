@@ -62,9 +62,19 @@ func standInService() answering {
 			noAnswer(w, r, n)
 			return
 		}
+		location, large := "/runs/"+id, ""
+		switch r.Header.Get("Lacks") {
+		case "members": // those of an answer over 64 KiB are not read
+			large = strings.Repeat("x", 64<<10)
+		case "location":
+			location = ""
+		}
+		if location != "" {
+			w.Header().Set("Location", location)
+		}
 		w.WriteHeader(status)
-		fmt.Fprintf(w, `{"id": %q, "key": %q, "parent": %q, "run_id": 9007199254740993, "name": %q, "digits": %d}`,
-			id, n.Key, r.Header.Get("X-Parent-Run"), r.Header.Get("Name"), len(r.Header.Get("X-Run-Key")))
+		fmt.Fprintf(w, `{"id": %q, "key": %q, "parent": %q, "run_id": 9007199254740993, "name": %q, "digits": %d, "large": %q}`,
+			id, n.Key, r.Header.Get("X-Parent-Run"), r.Header.Get("Name"), len(r.Header.Get("X-Run-Key")), large)
 	}
 }
 
@@ -122,6 +132,10 @@ func TestSitesDoWhatTheirPagesSay(t *testing.T) {
 			{"/v1/orchestration-runs", `not JSON`, "Idempotency-Key: d", 201, `"id": "8"`},
 			{"/v1/orchestration-runs", `{"orchestrationRef": {"name": "deploy"}}`, "Idempotency-Key: e\nId: gone", 201, `"id": "gone"`},
 			{"/v1/orchestration-runs", `{"orchestrationRef": {"name": "deploy"}}`, "Idempotency-Key: e", 409, ""},
+			{"/v1/orchestration-runs", `{"orchestrationRef": {"name": "deploy"}}`, "Idempotency-Key: f\nLacks: members", 201, `"id": "10"`},
+			{"/v1/orchestration-runs", `{"orchestrationRef": {"name": "deploy"}}`, "Idempotency-Key: f", 201, `{"id": "10", "state": "done"}`},
+			{"/v1/orchestration-runs", `{"orchestrationRef": {"name": "deploy"}}`, "Idempotency-Key: g\nLacks: location", 201, `"id": "11"`},
+			{"/v1/orchestration-runs", `{"orchestrationRef": {"name": "deploy"}}`, "Idempotency-Key: g", 409, "duplicate_request"},
 		}},
 		"run submit": {"recipes/run-submit.md", "", nil, []asked{
 			{"/api/v1/runs", `{"image": "a", "args": [1, 2], "submitted_at": 1, "metadata": {"client_version": 1, "team": "x"}}`, "", 201, `"id": "1"`},
@@ -133,6 +147,10 @@ func TestSitesDoWhatTheirPagesSay(t *testing.T) {
 			{"/api/v1/runs", `{"image": "a", "args": [1, 2], "metadata": {"team": "x"}}`, "", 409, `"run_id": "4"`},
 			{"/other", `{}`, "", 201, `"id": "5"`},
 			{"/other", `{}`, "", 201, `"id": "6"`},
+			{"/api/v1/runs", `{"image": "large"}`, "Lacks: members", 201, `"id": "7"`},
+			{"/api/v1/runs", `{"image": "large"}`, "", 409, "duplicate_request"},
+			{"/api/v1/runs", `{"image": "large"}`, "X-Force-Override: true", 500, "the number of the first run is not known"},
+			{"/other", `{}`, "", 201, `"id": "8"`},
 		}},
 		"run submit, with the client's key": {"recipes/run-submit.md", "", []string{
 			"key content runs\n", "key header Idempotency-Key runs\non_missing reject\nfingerprint none\n",
@@ -151,6 +169,8 @@ func TestSitesDoWhatTheirPagesSay(t *testing.T) {
 			{"/api/execute", `{"dedup": {"key": "1"}}`, "", 201, `"id": "5"`},
 			{"/api/execute", `{"subscription": "s", "dedup": {"key": "1"}, "payload": "` + large + `"}`, "", 201, `"id": "6"`},
 			{"/api/other", `{"subscription": "s", "dedup": {"key": "1"}}`, "", 201, `"id": "7"`},
+			{"/api/execute", `{"subscription": "s", "dedup": {"key": "large"}}`, "Lacks: members", 201, `"id": "8"`},
+			{"/api/execute", `{"subscription": "s", "dedup": {"key": "large"}}`, "", 409, "duplicate_request"},
 		}},
 		"notification delivery": {"recipes/notification-delivery.md", "", nil, []asked{
 			{"/notifications", `{"uid": "n", "channel": "mail", "text": 1}`, "", 201, "X-Outcome: executed"},
@@ -181,6 +201,8 @@ func TestSitesDoWhatTheirPagesSay(t *testing.T) {
 		"an answer of your own": {"behaviour.md", "http.dedup.first.json", nil, []asked{
 			{"/", "", "Idempotency-Key: k\nName: \"{{env `HOME`}}\" {http.request.host}", 201, ""},
 			{"/", "", "Idempotency-Key: k", 409, `"existing_run_id": 9007199254740993,`},
+			{"/", "", "Idempotency-Key: l\nLacks: members", 201, ""},
+			{"/", "", "Idempotency-Key: l", 409, "duplicate_request"},
 			{"/", "", "Idempotency-Key: k", 409, `"name": "\"{{env ` + "`HOME`" + `}}\" {http.request.host}"`},
 		}},
 		"an error member": {"behaviour.md", "idempotency_error", nil, []asked{

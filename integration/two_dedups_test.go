@@ -2,6 +2,7 @@ package integration
 
 import (
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -55,6 +56,10 @@ func TestTwoDedupsOfTwoKeysAreIndependent(t *testing.T) {
 		inner := up.nth(t, key, 2).Header["Dedup-Execution-Id"]
 		if outer := first.Header["Dedup-Execution-Id"]; len(inner) != 1 || len(outer) != 1 || inner[0] == outer[0] {
 			t.Errorf("%s: the upstream got the execution IDs %q, the client %q", key, inner, outer)
+		}
+		one, two := up.nth(t, key, 1).Header["Dedup-Key"], up.nth(t, key, 2).Header["Dedup-Key"]
+		if len(one) != 1 || len(one[0]) != 64 || !slices.Equal(one, two) {
+			t.Errorf("%s: two attempts have the Dedup-Key %q and %q", key, one, two)
 		}
 	}
 	wantFresh(t, sidecar.post(t, "/", "in two processes", "body"), 201, "run 3 of in two processes")

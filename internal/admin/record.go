@@ -17,7 +17,9 @@ type Record struct {
 	Provider   string `json:"provider,omitempty"`
 	DeliveryID string `json:"delivery_id,omitempty"`
 	// Parts are the other parts of a key of several parts.
-	Parts       []string `json:"parts,omitempty"`
+	Parts []string `json:"parts,omitempty"`
+	// Scope are the members of the body that a scope of the configuration names, each as pointer=value.
+	Scope       []string `json:"scope,omitempty"`
 	Method      string   `json:"method,omitempty"`
 	Host        string   `json:"host,omitempty"`
 	Path        string   `json:"path,omitempty"`
@@ -58,7 +60,7 @@ func showFound(f *Found) Record {
 	r := f.Record
 	shown := Record{
 		Key: f.Key.String(), Store: f.Store.Name(), State: f.State, Observed: f.Observed(),
-		Provider: r.Provider, DeliveryID: r.DeliveryID, Parts: r.Parts, Method: r.Method, Host: r.Host, Path: r.Path,
+		Provider: r.Provider, DeliveryID: r.DeliveryID, Parts: r.Parts, Scope: r.Scope, Method: r.Method, Host: r.Host, Path: r.Path,
 		ExecutionID: r.ExecutionID, ParentID: r.ParentID,
 		Attempt: r.Attempt, Status: r.Status, Reason: f.Reason(),
 		Claimed: r.Claimed, Ended: r.Ended, LeaseUntil: r.LeaseUntil, Expires: r.Expires,

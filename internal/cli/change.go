@@ -67,7 +67,7 @@ func differences(records []admin.Record) (lines []string) {
 			continue
 		}
 		var in []string
-		for _, part := range []column{ofProvider, partsColumn, routeColumn, {title: "OBSERVE", text: func(r admin.Record) string { return strconv.FormatBool(r.Observed) }}} {
+		for _, part := range []column{ofProvider, partsColumn, scopeColumn, routeColumn, {title: "OBSERVE", text: func(r admin.Record) string { return strconv.FormatBool(r.Observed) }}} {
 			if differ(part.text) {
 				in = append(in, strings.ToLower(part.title))
 			}

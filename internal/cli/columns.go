@@ -40,19 +40,20 @@ var (
 	ofProvider  = column{title: "PROVIDER", text: func(r admin.Record) string { return r.Provider }}
 	idColumn    = column{title: "DELIVERY ID", text: func(r admin.Record) string { return r.DeliveryID }}
 	partsColumn = column{title: "PARTS", text: partsOf}
+	scopeColumn = column{title: "SCOPE", text: scopeOf, cut: cutScope}
 	routeColumn = column{title: "ROUTE", text: routeOf, cut: cutRoute}
 	keyColumn   = column{title: "KEY", text: func(r admin.Record) string { return r.Key }}
 	storeColumn = column{title: "STORE", text: func(r admin.Record) string { return r.Store }}
 
 	narrowColumns = []column{
-		ageColumn, idColumn, ofProvider, partsColumn, routeColumn, {title: "STATE", text: stateAndReason, cut: cutReason}, digitColumn,
+		ageColumn, idColumn, ofProvider, partsColumn, scopeColumn, routeColumn, {title: "STATE", text: stateAndReason, cut: cutReason}, digitColumn,
 	}
 	// changeColumns show keys in full, for the question before a change.
 	changeColumns = []column{
-		ageColumn, idColumn, ofProvider, partsColumn, routeColumn, {title: "STATE", text: stateAndReason}, keyColumn,
+		ageColumn, idColumn, ofProvider, partsColumn, scopeColumn, routeColumn, {title: "STATE", text: stateAndReason}, keyColumn,
 	}
 	wideColumns = []column{
-		idColumn, partsColumn, {title: "ROUTE", text: routeOf}, {title: "STATE", text: stateOf}, {title: "REASON", text: reasonOf},
+		idColumn, partsColumn, scopeColumn, {title: "ROUTE", text: routeOf}, {title: "STATE", text: stateOf}, {title: "REASON", text: reasonOf},
 		ofProvider,
 		{title: "ATTEMPT", text: func(r admin.Record) string { return number(r.Attempt) }},
 		{title: "STATUS", text: func(r admin.Record) string { return number(r.Status) }},
@@ -76,6 +77,8 @@ func stateOf(r admin.Record) string {
 func reasonOf(r admin.Record) string { return cmp.Or(r.Unreadable, r.Reason) }
 
 func partsOf(r admin.Record) string { return strings.Join(r.Parts, ", ") }
+
+func scopeOf(r admin.Record) string { return strings.Join(r.Scope, ", ") }
 
 func routeOf(r admin.Record) string { return strings.TrimSpace(r.Method + " " + r.Host + r.Path) }
 
@@ -116,6 +119,23 @@ func cutReason(r admin.Record, width int) string {
 	const number = 5 // ": …" and at least the two last digits
 	if last := text[len(text)-1]; last >= '0' && last <= '9' && width >= state+number {
 		return string(text[:state]) + ": …" + string(text[len(text)-(width-state-3):])
+	}
+	return string(text[:width-1]) + "…"
+}
+
+// cutScope keeps the values, and a piece of these.
+func cutScope(r admin.Record, width int) string {
+	const piece = 16
+	if text := printable(scopeOf(r)); utf8.RuneCountInString(text) <= width {
+		return text
+	}
+	values := make([]string, len(r.Scope))
+	for i, text := range r.Scope {
+		_, values[i], _ = strings.Cut(text, "=")
+	}
+	text := []rune(printable(strings.Join(values, ", ")))
+	if width = max(width, piece); len(text) <= width {
+		return string(text)
 	}
 	return string(text[:width-1]) + "…"
 }
@@ -163,7 +183,7 @@ func (t *table) needs(c column, records []admin.Record) bool {
 	case c.title == ofProvider.title && t.width > 0: // only if it tells two rows apart
 		providers := make(map[string]string)
 		return slices.ContainsFunc(records, func(r admin.Record) bool {
-			name := fmt.Sprint(r.DeliveryID, r.Parts, routeOf(r))
+			name := fmt.Sprint(r.DeliveryID, r.Parts, r.Scope, routeOf(r))
 			other, known := providers[name]
 			providers[name] = r.Provider
 			return known && other != r.Provider

@@ -125,6 +125,7 @@ func (t *table) whole(r admin.Record) {
 		{"provider", r.Provider},
 		{"delivery ID", r.DeliveryID},
 		{"parts", partsOf(r)},
+		{"scope", scopeOf(r)},
 		{"route", routeOf(r)},
 		{"execution ID", r.ExecutionID},
 		{"parent ID", r.ParentID},

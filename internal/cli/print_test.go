@@ -61,6 +61,8 @@ func TestTable(t *testing.T) {
 	short.DeliveryID, short.Parts = "uid-1", []string{"mail", "2"}
 	observed.Observed, observed.Path, observed.Reason = true, "/", ""
 	forced.Provider, forced.Attempt, forced.Status, forced.ExecutionID, forced.Store, forced.Claimed = "github", 2, 201, "e1", "file store", time.Unix(0, 0)
+	scoped := held
+	scoped.DeliveryID, scoped.Scope = "delivery-1", []string{"/namespace=shop", "/orchestrationRef/name=deploy"}
 	long := held
 	long.Path, long.Reason = "/"+strings.Repeat("p", 90), strings.Repeat("r", 90)
 	a, b := strings.Repeat("a", 16), strings.Repeat("b", 16)
@@ -83,6 +85,9 @@ func TestTable(t *testing.T) {
 			"DELIVERY ID  PARTS    ROUTE          STATE                      KEY\n" +
 			"uid-1        mail, 2  POST …/github  held: EOF                  " + a + "\n" +
 			"-            -        -              unreadable: \"it is damag…  " + b + "\n"},
+		"a scope": {[]admin.Record{scoped}, false, "" +
+			"DELIVERY ID  SCOPE         ROUTE                     STATE      KEY\n" +
+			"delivery-1   shop, deploy  POST …example.com/github  held: EOF  " + a + "\n"},
 		"observed": {[]admin.Record{observed}, false, "" +
 			"DELIVERY ID                           ROUTE                    STATE\n" +
 			uuid + "  POST hooks.example.com/  held (observed)\n"},
@@ -212,7 +217,8 @@ func TestExitStatus(t *testing.T) {
 // Records of one ID with the same route differ in what only their keys have: the caller, or a scope.
 func TestDifferences(t *testing.T) {
 	a := admin.Record{Key: "a", DeliveryID: "1", Provider: "github", Method: "POST", Host: "h", Path: "/a"}
-	other, route, provider, observed, store := a, a, a, a, a
+	other, route, provider, observed, store, scoped := a, a, a, a, a, a
+	scoped.Key, scoped.Scope = "f", []string{"/namespace=shop"}
 	other.Key, route.Key, provider.Key, observed.Key, store.Store = "b", "c", "d", "e", "another"
 	route.Path, provider.Provider, observed.Observed = "/b", "stripe", true
 	for _, c := range []struct {
@@ -226,6 +232,7 @@ func TestDifferences(t *testing.T) {
 		{[]admin.Record{a, route, other}, "The keys of 1 differ in: route"},
 		{[]admin.Record{a, provider, route}, "The keys of 1 differ in: provider, route"},
 		{[]admin.Record{a, observed}, "The keys of 1 differ in: observe"},
+		{[]admin.Record{a, scoped}, "The keys of 1 differ in: scope"},
 	} {
 		got := strings.Join(differences(c.records), "\n")
 		if !strings.HasPrefix(got, c.want) || c.want == "" && got != "" {

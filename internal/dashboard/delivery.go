@@ -189,6 +189,7 @@ func fieldsOf(f *admin.Found) (fields []field) {
 	add("Key", f.Key.String())
 	add("Delivery ID", r.DeliveryID)
 	add("Parts", strings.Join(r.Parts, ", "))
+	add("Scope", strings.Join(r.Scope, ", "))
 	add("Provider", r.Provider)
 	add("Request", routeOf(r))
 	add("Reason", f.Reason())

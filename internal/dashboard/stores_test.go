@@ -292,14 +292,14 @@ func TestPagesOfTheList(t *testing.T) {
 // marked, found, and needs nobody.
 func TestRows(t *testing.T) {
 	r := newRig(t)
-	r.store.Put(t, admintest.Run{ID: "uid", Parts: []string{"sms", "7"}, Path: "/notify", State: idempotency.Held, Reason: "EOF"})
+	r.store.Put(t, admintest.Run{ID: "uid", Parts: []string{"sms", "7"}, Scope: []string{"/tenant=shop"}, Path: "/notify", State: idempotency.Held, Reason: "EOF"})
 	for _, id := range []string{"attention", "deliveries"} {
-		if got := r.want(http.StatusOK, "").words(id); !strings.Contains(got, "uid sms, 7 POST example.com/notify EOF") {
+		if got := r.want(http.StatusOK, "").words(id); !strings.Contains(got, "uid sms, 7, /tenant=shop POST example.com/notify EOF") {
 			t.Errorf("%s: %s", id, got)
 		}
 	}
 	opened := r.want(http.StatusOK, "q=uid").words("delivery")
-	for _, want := range []string{"Parts sms, 7", "Request POST example.com/notify", "Reason EOF"} {
+	for _, want := range []string{"Parts sms, 7", "Scope /tenant=shop", "Request POST example.com/notify", "Reason EOF"} {
 		if !strings.Contains(opened, want) {
 			t.Errorf("the record has no %q: %s", want, opened)
 		}

@@ -212,7 +212,7 @@ func (v *view) rowOf(f *admin.Found) row {
 	}
 	return row{
 		ID: nameOf(f), Provider: plain(r.Provider), Link: v.With("key", f.Key.String()) + "#delivery",
-		Parts: plain(strings.Join(r.Parts, ", ")), Route: plain(routeOf(r)), Reason: plain(reason), Observed: f.Observed(),
+		Parts: plain(strings.Join(slices.Concat(r.Parts, r.Scope), ", ")), Route: plain(routeOf(r)), Reason: plain(reason), Observed: f.Observed(),
 		State: stateOf(f), Attempt: r.Attempt, Status: r.Status,
 		Claimed: whenOf(r.Claimed, v.now), Since: whenOf(since(r), v.now), Chosen: f.Key.String() == v.Key,
 	}

@@ -18,6 +18,7 @@ type parsedBody struct {
 	lastCounts      bool // of [Request.LetLastCount]
 	body            []byte
 	doc             *canonicaljson.Document
+	hasFormRoom     bool  // of [Request.roomForForm]
 	noRoom          error // of [Request.Reserve]
 	bodyErr, docErr error
 }
@@ -166,7 +167,8 @@ func (r Request) Member(pointer string) (string, error) {
 }
 
 // content returns the hash of the body. If the body is JSON, the hash is over its
-// canonical form without the excluded members; else it is over its bytes. An empty
+// canonical form without the excluded members, and for a multipart body over its parts; else it is over its
+// bytes. An empty
 // body has no ID, because many different requests have an empty body.
 func (f finder) content() (item, error) {
 	content, err := f.request.parsed.bytes(f.request.Body)
@@ -182,6 +184,15 @@ func (f finder) content() (item, error) {
 		if err := doc.WriteCanonical(hash.hash, f.request.Exclude...); err == nil {
 			return item{kind: KindContent, id: hash.sum()}, nil
 		}
+	}
+	parts, err := f.request.Multipart(len(content), func(yield func([]byte) bool) { yield(content) })
+	if err != nil {
+		return item{}, err
+	}
+	if parts != "" {
+		hash := contentTuple("multipart")
+		hash.write([]byte(parts))
+		return item{kind: KindContent, id: hash.sum()}, nil
 	}
 	hash := contentTuple("bytes")
 	hash.hash.Write(content)

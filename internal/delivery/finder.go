@@ -23,6 +23,9 @@ type Request struct {
 	// Exclude are JSON pointers (RFC 6901) to the members that a source of kind
 	// content leaves out.
 	Exclude []string
+	// Signed reports whether the sender signs the body and not its Content-Type. Which kind of form the
+	// body is, is then known from the body alone.
+	Signed bool
 	// Reserve reserves the bytes for the parsed body before they are allocated. Its error,
 	// [ErrBodyTooLarge] or another, is returned to the caller. Nil means no limit.
 	Reserve func(bytes int) error
@@ -192,6 +195,8 @@ func (f finder) find(source Source) (item, error) {
 		return f.header(source.Header)
 	case KindJSON:
 		return f.json(source.Pointer)
+	case KindForm:
+		return f.form(source.Field)
 	case KindValue:
 		return f.value(source.Text)
 	case KindContent:

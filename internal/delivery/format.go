@@ -20,6 +20,8 @@ func (s Source) String() string {
 		return s.Kind + " " + s.Header
 	case KindJSON:
 		return s.Kind + " " + s.Pointer
+	case KindForm:
+		return s.Kind + " " + s.Field
 	case KindValue:
 		return s.Kind + " " + s.Text
 	case KindParts:

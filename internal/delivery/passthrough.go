@@ -93,8 +93,9 @@ func (p Provider) maySend(pass Pass, header http.Header) bool {
 // NeedsBody reports whether the body of a request with this header is needed to find its key or to
 // see that it passes. If no provider can have sent the request, its body can stream.
 func NeedsBody(sources []Source, providers []Provider, header http.Header) bool {
+	isForm, _ := formType(header)
 	return slices.ContainsFunc(sources, func(s Source) bool {
-		return s.NeedsBody() && s.Signs.mismatch(header) == ""
+		return s.NeedsBody() && (isForm || !s.ReadsFormOnly()) && s.Signs.mismatch(header) == ""
 	}) || slices.ContainsFunc(providers, func(p Provider) bool {
 		return slices.ContainsFunc(p.Passes, func(pass Pass) bool { return pass.Pointer != "" && p.maySend(pass, header) })
 	})

@@ -33,10 +33,12 @@ const (
 	KindHeader = "header"
 	// KindJSON reads a string or a number in a JSON body.
 	KindJSON = "json"
+	// KindForm reads a field of a form, urlencoded or multipart.
+	KindForm = "form"
 	// KindValue takes a text from the configuration, with placeholders.
 	KindValue = "value"
 	// KindContent hashes the body: its canonical form (RFC 8785) if it is JSON,
-	// else its bytes.
+	// of a multipart body its parts, else its bytes.
 	KindContent = "content"
 	// KindParts combines several sources of the kinds above. All of them must be
 	// present, except for those that are optional.
@@ -56,7 +58,7 @@ const IdempotencyKeyHeader = "Idempotency-Key"
 
 // Source is one place where a request can have its delivery ID.
 type Source struct {
-	// Kind is [KindHeader], [KindJSON], [KindValue], [KindContent], [KindParts]
+	// Kind is [KindHeader], [KindJSON], [KindForm], [KindValue], [KindContent], [KindParts]
 	// or [KindBatch].
 	Kind string
 	// Header is the name of the field that a source of kind header reads, in upper
@@ -64,6 +66,8 @@ type Source struct {
 	Header string
 	// Pointer is the JSON pointer (RFC 6901) to what a source of kind json reads.
 	Pointer string
+	// Field is the name of the field that a source of kind form reads.
+	Field string
 	// Text is the text of a source of kind value, with placeholders.
 	Text string
 	// Parts are the sources that a source of kind parts combines, in order.
@@ -106,13 +110,19 @@ type List struct {
 // NeedsBody reports whether the source reads the request's body.
 func (s Source) NeedsBody() bool {
 	switch s.Kind {
-	case KindJSON, KindContent, KindBatch:
+	case KindJSON, KindForm, KindContent, KindBatch:
 		return true
 	case KindParts:
 		return slices.ContainsFunc(s.Parts, Source.NeedsBody)
 	default:
 		return false
 	}
+}
+
+// ReadsFormOnly reports whether all that the source reads of the body are fields of a form.
+func (s Source) ReadsFormOnly() bool {
+	return s.Kind == KindForm || s.Kind == KindParts &&
+		!slices.ContainsFunc(s.Parts, func(part Source) bool { return part.NeedsBody() && part.Kind != KindForm })
 }
 
 // OfOneSender reports whether only requests of the source's provider can have it: it uses a header

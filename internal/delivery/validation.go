@@ -1,6 +1,7 @@
 package delivery
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -13,7 +14,7 @@ import (
 )
 
 // acceptedKinds are the kinds of source that a user can configure.
-const acceptedKinds = "header, json, value, content or parts"
+const acceptedKinds = "header, json, form, value, content or parts"
 
 // CheckPointer returns an error if a JSON pointer (RFC 6901) is invalid.
 // The empty pointer is valid: it names the whole document.
@@ -64,6 +65,8 @@ func CheckSource(s Source) error {
 		return checkField(s.Header)
 	case KindJSON:
 		return CheckMember(s.Pointer)
+	case KindForm:
+		return checkFormField(s.Field)
 	case KindValue:
 		return checkText(s.Text)
 	case KindContent:
@@ -85,6 +88,18 @@ func checkField(name string) error {
 	return nil
 }
 
+func checkFormField(name string) error {
+	switch {
+	case name == "":
+		return errors.New("form is empty; it must be the name of a field, such as order_token")
+	case !utf8.ValidString(name):
+		return fmt.Errorf("form %q is not UTF-8", name)
+	case strings.HasPrefix(name, "/"), strings.HasPrefix(name, "?"):
+		return fmt.Errorf("form %q is not the name of a field; write the name alone, such as %s", name, cmp.Or(name[1:], "order_token"))
+	}
+	return nil
+}
+
 func checkText(text string) error {
 	switch {
 	case text == "":
@@ -100,14 +115,14 @@ func checkParts(s Source) error {
 		return errors.New("parts have no prefix; it must be a word that keeps their IDs apart, such as orders")
 	}
 	if len(s.Parts) == 0 {
-		return errors.New("parts are empty; they must have one source or more: header, json, value or content")
+		return errors.New("parts are empty; they must have one source or more: header, json, form, value or content")
 	}
 	if s.Parts[0].Optional {
 		return errors.New("the first part is optional; it is the delivery ID, which every request must have: write it first")
 	}
 	for i, part := range s.Parts {
 		if part.Kind == KindParts || part.Kind == KindBatch {
-			return fmt.Errorf("part %d is of kind %q; it must be header, json, value or content", i+1, part.Kind)
+			return fmt.Errorf("part %d is of kind %q; it must be header, json, form, value or content", i+1, part.Kind)
 		}
 		if part.Prefix != "" {
 			return fmt.Errorf("part %d has the prefix %q; only the parts together have one", i+1, part.Prefix)

@@ -27,8 +27,8 @@ func TestCheckSource(t *testing.T) {
 		source delivery.Source
 		hints  []string
 	}{
-		"no kind":             {delivery.Source{}, []string{`""`, "header, json, value, content or parts"}},
-		"unknown kind":        {delivery.Source{Kind: "cookie"}, []string{`"cookie"`, "header, json, value, content or parts"}},
+		"no kind":             {delivery.Source{}, []string{`""`, "header, json, form, value, content or parts"}},
+		"unknown kind":        {delivery.Source{Kind: "cookie"}, []string{`"cookie"`, "header, json, form, value, content or parts"}},
 		"no field":            {delivery.Source{Kind: delivery.KindHeader}, []string{`""`, "X-Request-Id"}},
 		"no field name":       {delivery.Source{Kind: delivery.KindHeader, Header: "X Id"}, []string{`"X Id"`, "letters"}},
 		"other fields' names": {delivery.Source{Kind: delivery.KindHeader, Header: "X-*"}, []string{`"X-*"`, "letters"}},
@@ -36,9 +36,9 @@ func TestCheckSource(t *testing.T) {
 		"a bad escape":        {inBody("/a~b"), []string{`"/a~b"`, "~0"}},
 		"no text":             {delivery.Source{Kind: delivery.KindValue}, []string{"empty", "placeholders"}},
 		"text not UTF-8":      {delivery.Source{Kind: delivery.KindValue, Text: "\xff"}, []string{"UTF-8"}},
-		"no parts":            {inParts(), []string{"empty", "header, json, value or content"}},
+		"no parts":            {inParts(), []string{"empty", "header, json, form, value or content"}},
 		"parts, no prefix":    {delivery.Source{Kind: delivery.KindParts, Parts: []delivery.Source{header}}, []string{"no prefix"}},
-		"parts in parts":      {inParts(header, inParts(header)), []string{"part 2", `"parts"`, "header, json, value or content"}},
+		"parts in parts":      {inParts(header, inParts(header)), []string{"part 2", `"parts"`, "header, json, form, value or content"}},
 		"a batch in parts":    {inParts(delivery.Source{Kind: delivery.KindBatch, Provider: "shop"}), []string{"part 1", `"batch"`}},
 		"a wrong part":        {inParts(header, inBody("id")), []string{"part 2", `"id"`, "slash"}},
 		"a part with prefix":  {inParts(prefixed), []string{"part 1", `"mine"`}},
@@ -48,7 +48,7 @@ func TestCheckSource(t *testing.T) {
 		"every element":       {inBody("/items/*/id"), []string{`"/items/*/id"`, "only in exclude", "such as /items/0/id"}},
 		"a star in a name":    {inParts(header, inBody("/id*")), []string{"part 2", `"/id*"`, "only in exclude"}},
 		"a wrong optional":    {inParts(header, optional(inBody("id"))), []string{"part 2", `"id"`, "slash"}},
-		"a batch of one's":    {delivery.Source{Kind: delivery.KindBatch, Batch: two}, []string{`"batch"`, "header, json, value, content or parts"}},
+		"a batch of one's":    {delivery.Source{Kind: delivery.KindBatch, Batch: two}, []string{`"batch"`, "header, json, form, value, content or parts"}},
 		"a batch of nothing":  {delivery.Source{Kind: delivery.KindBatch, Provider: "shop"}, []string{"no members"}},
 		"a wrong batch":       {delivery.Source{Kind: delivery.KindBatch, Provider: "shop", Batch: delivery.List{Members: []string{"id"}}}, []string{`"id"`}},
 		"a wrong inner batch": {delivery.Source{Kind: delivery.KindBatch, Provider: "shop", Batch: delivery.List{Lists: []delivery.List{{Array: "x", Members: []string{"/id"}}}}}, []string{`"x"`}},

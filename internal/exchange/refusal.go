@@ -40,6 +40,7 @@ func (x *exchange) refuseOrPass(d engine.Refusal) error {
 			zap.Inline(x), zap.Error(d.Err))
 		x.Set(report.Unprotected, "", 0)
 		x.leaveStore()
+		x.r.Header.Set(httpfield.Key, x.KeyText())
 		return x.passUnclaimed()
 	}
 	id, attempt := d.Run()

@@ -99,10 +99,10 @@ func panicError(reason any) error {
 
 // announce names the run to placeholders, the client and the upstream.
 func (e *execution) announce() {
-	x, o := e.exchange, report.Executed
+	x, o, key := e.exchange, report.Executed, e.Key()
 	id, attempt := e.run.ExecutionID(), e.run.Attempt()
 	if parent := e.run.ParentID(); parent != "" {
-		o = report.Forced
+		o, key = report.Forced, key.Forced(parent)
 		x.w.Header().Set(httpfield.ParentID, parent)
 		x.r.Header.Set(httpfield.ParentID, parent)
 		x.audit("forced: a request that was complete runs again on purpose", id, attempt, zap.String("parent_id", parent))
@@ -111,7 +111,8 @@ func (e *execution) announce() {
 	}
 	x.Set(o, id, attempt)
 	x.w.Header().Set(httpfield.ExecutionID, id)
-	x.r.Header.Set(httpfield.ExecutionID, id)
+	names := []string{id, key.String()} // one allocation
+	x.r.Header[httpfield.ExecutionID], x.r.Header[httpfield.Key] = names[:1:1], names[1:]
 	if attempt > 1 {
 		x.r.Header.Set(httpfield.Attempt, strconv.Itoa(attempt))
 	} else {

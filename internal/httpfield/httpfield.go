@@ -14,6 +14,8 @@ import (
 // upstreams send are removed.
 const (
 	DedupPrefix = "Dedup-"
+	// Key names the operation to the upstream.
+	Key         = "Dedup-Key"
 	ExecutionID = "Dedup-Execution-Id"
 	Attempt     = "Dedup-Attempt"
 	ParentID    = "Dedup-Parent-Id"

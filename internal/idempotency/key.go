@@ -10,11 +10,13 @@ import (
 	"slices"
 )
 
-// The labels of the two hashes that make up a key. A change in how a key is derived needs a new
+// The labels of the hashes that make up a key. A change in how a key is derived needs a new
 // label, so that no new key equals an old one.
 const (
 	keyVersion = "caddy-dedup key v1"
 	idVersion  = "caddy-dedup ID v1"
+	// forcedVersion labels that of a forced run.
+	forcedVersion = "caddy-dedup forced key v1"
 )
 
 // idDigest is how many bytes of a key come from the namespace and the ID alone.
@@ -27,7 +29,10 @@ const idDigest = 8
 type Key [sha256.Size]byte
 
 // String returns the key in lower-case hex, the form in which operators see it.
-func (k Key) String() string { return hex.EncodeToString(k[:]) }
+func (k Key) String() string {
+	text := make([]byte, 0, 2*len(k)) // on the stack
+	return string(hex.AppendEncode(text, k[:]))
+}
 
 // ParseKey reads the form that [Key.String] writes.
 func ParseKey(s string) (Key, error) {
@@ -78,6 +83,18 @@ func (id Identity) Key() Key {
 	copy(key[:], prefix[:])
 	copy(key[idDigest:], digest[:])
 	return key
+}
+
+// Forced returns the key that names a forced run to the service, which would otherwise take the run for one
+// that it has executed. Its prefix is that of the key; the rest is hashed from the key and from the execution
+// ID of the run that is replaced, so that it is the same for every attempt to replace that run.
+func (k Key) Forced(replaces string) Key {
+	parts := appendPart(make([]byte, 0, maxOnStack), forcedVersion)
+	parts = appendPart(parts, k[:])
+	parts = appendPart(parts, replaces)
+	digest := sha256.Sum256(parts)
+	copy(k[idDigest:], digest[:])
+	return k
 }
 
 // KeyPrefix is the prefix of all keys of one ID in one namespace. Keys of another ID have another

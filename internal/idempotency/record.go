@@ -35,6 +35,9 @@ type Origin struct {
 	Host       string
 	// Path is the path of the request without its query, cut to [MaxPath] bytes.
 	Path string
+	// Scope are the members of the body that a scope of the configuration names, each as pointer=value, cut
+	// to [MaxScope] bytes. They tell the keys of one ID apart.
+	Scope []string
 }
 
 // Joined returns delivery ID and parts, joined by colons, as operators may write them.
@@ -42,10 +45,11 @@ func (o Origin) Joined() string {
 	return strings.Join(append([]string{o.DeliveryID}, o.Parts...), ":")
 }
 
-// MaxPath, MaxReason and MaxLocation are the maximum sizes of [Origin.Path], [Record.Reason] and
+// MaxPath, MaxScope, MaxReason and MaxLocation are the maximum sizes of [Origin.Path], of one text of [Origin.Scope], [Record.Reason] and
 // [Record.Location], in bytes. LongLocation stands for a longer Location.
 const (
 	MaxPath     = 255
+	MaxScope    = 255
 	MaxReason   = 255
 	MaxLocation = 1024
 )

@@ -232,6 +232,7 @@ type Request struct {
 	sender       *Sender // all of them if it is not verified
 	hasParseSlot bool
 	memberErr    error // of the member that [Request.replace] has read
+	scoped       *scopeMembers
 	call         Call
 	callRoom     *budget.Allowance // nil for all but calls
 	claim        Claim
@@ -286,6 +287,7 @@ func (x *Request) identify() Decision {
 		Body:    x.Body.Joined,
 		Replace: x.keyValue,
 		Exclude: x.excludedPointers,
+		Signed:  x.Verify != nil,
 		Reserve: x.Body.Reserve,
 	}.Remember()
 	if x.call != nil {
@@ -346,7 +348,11 @@ func (x *Request) identify() Decision {
 	}
 	if noted && x.Body.Complete() {
 		// The hash by which a duplicate that differs is noticed. It parses no body that was not parsed for the key.
-		fingerprint = idempotency.NotedFingerprint(x.Body.Bytes(), request.Parsed(), x.excludedPointers...)
+		body := x.Body.Bytes()
+		if parts, err := x.multipart(request); err == nil && parts != "" {
+			body = slices.Values([][]byte{[]byte(parts)})
+		}
+		fingerprint = idempotency.NotedFingerprint(body, request.Parsed(), x.excludedPointers...)
 	}
 	x.claim = Claim{x.Key(), fingerprint, x.policyOf(found.Provider)}
 	if retention != 0 {
@@ -401,7 +407,12 @@ func (x *Request) fingerprint(kind idempotency.FingerprintKind, request delivery
 	}
 	path, query := report.OriginalPath(x.r)
 	query = withoutParameters(query, x.excludedParameters)
+	parts, err := x.multipart(request)
 	switch {
+	case err != nil:
+		return "", err
+	case parts != "":
+		return idempotency.Fingerprint(kind, path, query, []byte(parts), nil, x.Exclude...), nil
 	case kind == idempotency.FingerprintCall:
 		doc, err := request.Document()
 		if err != nil {
@@ -423,6 +434,14 @@ func (x *Request) fingerprint(kind idempotency.FingerprintKind, request delivery
 	}
 }
 
+// multipart returns the text that stands for a multipart body, "" for any other.
+func (x *Request) multipart(request delivery.Request) (string, error) {
+	if !request.MayBeMultipart() {
+		return "", nil
+	}
+	return request.Multipart(x.Body.Len(), x.Body.Bytes())
+}
+
 // parseSlots limits how many bodies are parsed at a time. A parsed body takes many times the room
 // of its bytes, and there is nothing to gain from parsing more bodies than there are processors.
 var parseSlots = make(chan struct{}, runtime.GOMAXPROCS(0))
@@ -440,8 +459,8 @@ func (x *Request) acquireParseSlot() error {
 
 // releaseParseSlot releases the parse slot, if the request has one, and the room that parsing took.
 func (x *Request) releaseParseSlot() {
+	x.Body.EndParsing()
 	if x.hasParseSlot {
-		x.Body.EndParsing()
 		<-parseSlots
 		x.hasParseSlot = false
 	}
@@ -626,7 +645,7 @@ func (x *Request) Origin() idempotency.Origin {
 	path, _ := report.OriginalPath(x.r)
 	return idempotency.Origin{
 		Provider: x.Found().Provider, DeliveryID: x.Found().ID, Parts: x.Found().Parts,
-		Method: x.r.Method, Host: x.r.Host, Path: path[:min(len(path), idempotency.MaxPath)],
+		Method: x.r.Method, Host: x.r.Host, Path: path[:min(len(path), idempotency.MaxPath)], Scope: x.scoped.all(),
 	}
 }
 

@@ -144,6 +144,7 @@ func (i *identifying) Member(pointer string) string {
 		m = x.parseMember(delivery.Request{Body: x.Body.Joined, Reserve: x.Body.Reserve}.Remember(), pointer)
 	}
 	x.memberErr = cmp.Or(x.memberErr, m.Err)
+	x.scoped.note(pointer, m.Text)
 	return m.Text
 }
 

@@ -9,6 +9,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/caddy-dedup/caddy-dedup/internal/delivery"
+	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 	"github.com/caddy-dedup/caddy-dedup/internal/report"
 )
 
@@ -41,6 +42,8 @@ type scope struct{ *Request }
 // appendTexts appends the texts of a configured scope, with their placeholders replaced. A text with several
 // placeholders is followed by their values, so that "a" and "bc" differ from "ab" and "c".
 func (x scope) appendTexts(parts []string, texts []string) ([]string, error) {
+	x.scoped = &scopeMembers{noting: true}
+	defer func() { x.scoped.noting = false }()
 	for _, text := range texts {
 		replaced, values, err := x.replace(text)
 		if err != nil {
@@ -55,6 +58,34 @@ func (x scope) appendTexts(parts []string, texts []string) ([]string, error) {
 		x.anonymousWarning.Do(x.warnScope)
 	}
 	return parts, nil
+}
+
+// scopeMembers are the members of the body that a configured scope names, for operators.
+type scopeMembers struct {
+	noting bool // the placeholders of the scope are being replaced
+	texts  []string
+}
+
+// note notes a member that was read.
+func (s *scopeMembers) note(pointer, value string) {
+	if s == nil || !s.noting {
+		return
+	}
+	text := pointer + "=" + value
+	if len(text) > idempotency.MaxScope {
+		text = strings.ToValidUTF8(text[:idempotency.MaxScope], "")
+	}
+	if !slices.Contains(s.texts, text) {
+		s.texts = append(s.texts, text)
+	}
+}
+
+// all returns the members, each as pointer=value.
+func (s *scopeMembers) all() []string {
+	if s == nil {
+		return nil
+	}
+	return s.texts
 }
 
 // appendScope appends the default scope, which separates the key from those of other routes and

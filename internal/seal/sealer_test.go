@@ -208,7 +208,7 @@ func sealedRecord(s *Sealer, deliveryID string) *idempotency.Record {
 }
 
 func someOrigin(deliveryID string) idempotency.Origin {
-	return idempotency.Origin{Provider: "github", DeliveryID: deliveryID, Parts: []string{"channel"}, Method: "POST", Host: "example.com", Path: "/hooks"}
+	return idempotency.Origin{Provider: "github", DeliveryID: deliveryID, Parts: []string{"channel"}, Method: "POST", Host: "example.com", Path: "/hooks", Scope: []string{"/namespace=shop"}}
 }
 
 // sealedOrigin returns what is stored of an origin, and the ID of the key.

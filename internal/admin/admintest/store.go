@@ -155,7 +155,7 @@ func (a asked) listed(page []idempotency.Listed, next string, err error) ([]idem
 // Run is a run of which a store has the record: what was claimed, and how it ended.
 type Run struct {
 	Namespace, Provider, ID, Route, Path string // of the key and the request; the namespace is "default" if empty
-	Parts                                []string
+	Parts, Scope                         []string
 	Execution                            string            // its ID; one that names the delivery ID if empty
 	State                                idempotency.State // "": it has not ended
 	Status                               int               // of the response; a complete run has one, of 201
@@ -183,7 +183,7 @@ func (s *Store) Put(t testing.TB, r Run) idempotency.Key {
 	}, r.ID)
 	claimed, err := s.Records.Claim(context.Background(), idempotency.Claim{
 		Key: key, Token: "secret-token", ExecutionID: cmp.Or(r.Execution, "execution of "+plain+r.Route),
-		Origin: idempotency.Origin{Provider: r.Provider, DeliveryID: r.ID, Parts: r.Parts, Method: "POST", Host: "example.com", Path: r.Path},
+		Origin: idempotency.Origin{Provider: r.Provider, DeliveryID: r.ID, Parts: r.Parts, Scope: r.Scope, Method: "POST", Host: "example.com", Path: r.Path},
 		Terms:  idempotency.Terms{Lease: cmp.Or(r.Lease, time.Hour), Retention: cmp.Or(r.Retention, time.Hour), Hold: r.Hold},
 	})
 	if err != nil || claimed.Verdict != idempotency.Proceed {

@@ -1,0 +1,266 @@
+package delivery
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io"
+	"iter"
+	"math"
+	"mime"
+	"mime/multipart"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+	"unicode/utf8"
+)
+
+const (
+	// multipartVersion labels the hash of a multipart body.
+	multipartVersion = "caddy-dedup multipart v1"
+
+	// maxFields is how many fields a form may have, and how many parts a multipart body.
+	maxFields = 1000
+	// maxPartHeader is how many bytes are read for the header of a part, beyond those that are buffered.
+	maxPartHeader = 4 << 10
+	// partRoom is the room for one parsed header of a part, of many short fields, and for the buffer.
+	partRoom = 128 << 10
+
+	typeURLEncoded = "application/x-www-form-urlencoded"
+	typeMultipart  = "multipart/form-data"
+)
+
+var errTooManyFields = fmt.Errorf("has more than %d fields", maxFields)
+
+// form finds the ID in a field of a form (of the kinds that HTML has).
+func (f finder) form(name string) (item, error) {
+	is, boundary := formType(f.request.Header)
+	if !is && !f.request.Signed {
+		return item{}, absent("the body is not a form")
+	}
+	body, err := f.request.parsed.bytes(f.request.Body)
+	if err != nil {
+		return item{}, err
+	}
+	if f.request.Signed {
+		boundary = firstBoundary(body)
+	}
+	if err := f.request.roomForForm(len(body), boundary); err != nil {
+		return item{}, err
+	}
+	var values []string
+	found := func(value string) {
+		if !slices.Contains(values, value) {
+			values = append(values, value)
+		}
+	}
+	if boundary == "" {
+		err = eachValue(body, name, found)
+	} else {
+		err = eachPart(bytes.NewReader(body), boundary, func(part *multipart.Part) error {
+			if part.FormName() != name || part.FileName() != "" {
+				return nil
+			}
+			value, err := io.ReadAll(io.LimitReader(part, int64(f.maxLength)+1))
+			found(string(value))
+			return err
+		})
+	}
+	switch {
+	case errors.Is(err, errTooManyFields):
+		return item{}, unusable("the form %v", err)
+	case err != nil:
+		return item{}, missingError{isUnknown, "the body is not a form that can be read: " + err.Error()}
+	case len(values) > 1:
+		return item{}, unusable("the field occurs with different values")
+	case len(values) == 0:
+		return item{}, absent("the form does not have the field")
+	case values[0] == "":
+		return item{}, absent("the field is empty")
+	case !utf8.ValidString(values[0]):
+		return item{}, unusable("the field is not UTF-8")
+	}
+	return item{kind: KindForm, id: values[0]}, f.checkLength(values[0])
+}
+
+// formType reports whether the body is a form by its Content-Type, and returns the boundary of a multipart
+// one.
+func formType(header http.Header) (is bool, boundary string) {
+	contentType := header.Get("Content-Type")
+	mediaType, _, _ := strings.Cut(contentType, ";")
+	switch mediaType = strings.TrimSpace(mediaType); {
+	case strings.EqualFold(mediaType, typeURLEncoded):
+		return true, ""
+	case strings.EqualFold(mediaType, typeMultipart):
+		_, parameters, _ := mime.ParseMediaType(contentType) // with an error there are none
+		return parameters["boundary"] != "", parameters["boundary"]
+	}
+	return false, ""
+}
+
+// firstBoundary returns the boundary with which a multipart body begins. It is for senders that sign the
+// body and not its Content-Type, which could be changed in a captured request.
+func firstBoundary(body []byte) string {
+	line, _, found := bytes.Cut(body, []byte("\n"))
+	boundary, marked := bytes.CutPrefix(bytes.TrimRight(line, "\r \t"), []byte("--"))
+	if !found || !marked || len(boundary) > 70 { // RFC 2046, section 5.1.1
+		return ""
+	}
+	return string(boundary)
+}
+
+// roomForForm reserves, once, the room that reading a form takes: a multipart body is read part by part,
+// and names and values of the other kind are copied.
+func (r Request) roomForForm(size int, boundary string) error {
+	if r.parsed.hasFormRoom {
+		return nil
+	}
+	n := 2 * size
+	if boundary != "" {
+		n = min(32*size, partRoom)
+	}
+	if err := r.room(n); err != nil {
+		return err
+	}
+	r.parsed.hasFormRoom = true
+	return nil
+}
+
+// eachValue calls found for each value of a field in an urlencoded body. A name with an invalid escape is
+// that of another field.
+func eachValue(body []byte, name string, found func(value string)) error {
+	if bytes.Count(body, []byte("&")) >= maxFields {
+		return errTooManyFields
+	}
+	for pair := range bytes.SplitSeq(body, []byte("&")) {
+		field, value, _ := bytes.Cut(pair, []byte("="))
+		if unescaped, err := url.QueryUnescape(string(field)); err != nil || unescaped != name {
+			continue
+		}
+		text, err := url.QueryUnescape(string(value))
+		if err != nil {
+			return err
+		}
+		found(text)
+	}
+	return nil
+}
+
+// eachPart calls each for the parts of a multipart body, which must end with its last boundary.
+func eachPart(body io.Reader, boundary string, each func(*multipart.Part) error) error {
+	end := "\n--" + boundary + "--"
+	limited := &limitedReader{Reader: body, tail: []byte("\n"), tailSize: len(end) + len("\r\n")}
+	parts := multipart.NewReader(limited, boundary)
+	for n := 0; ; n++ {
+		limited.left = maxPartHeader
+		part, err := parts.NextRawPart()
+		switch {
+		case err == io.EOF: //nolint:errorlint // behind the last boundary, or in the header of a part
+			limited.left = math.MaxInt
+			if _, err := io.Copy(io.Discard, limited); err != nil {
+				return err
+			}
+			if !bytes.HasSuffix(bytes.TrimRight(limited.tail, "\r\n"), []byte(end)) {
+				return io.ErrUnexpectedEOF
+			}
+			return nil
+		case err != nil:
+			return err
+		case n == maxFields:
+			return errTooManyFields
+		}
+		limited.left = math.MaxInt
+		if err := each(part); err != nil {
+			return err
+		}
+		if _, err := io.Copy(io.Discard, part); err != nil {
+			return err
+		}
+	}
+}
+
+// limitedReader is like [io.LimitedReader], but at the limit it returns an error. It keeps the last bytes
+// that were read.
+type limitedReader struct {
+	io.Reader
+	left     int
+	tail     []byte
+	tailSize int
+}
+
+// Read implements [io.Reader].
+func (l *limitedReader) Read(p []byte) (int, error) {
+	if l.left <= 0 {
+		return 0, errors.New("the header of a part is too long")
+	}
+	n, err := l.Reader.Read(p[:min(len(p), l.left)])
+	l.left -= n
+	l.tail = append(l.tail, p[max(n-l.tailSize, 0):n]...)
+	l.tail = append(l.tail[:0], l.tail[max(len(l.tail)-l.tailSize, 0):]...)
+	return n, err
+}
+
+// MayBeMultipart reports whether [Request.Multipart] has to be asked.
+func (r Request) MayBeMultipart() bool {
+	_, boundary := formType(r.Header)
+	return r.Signed || boundary != ""
+}
+
+// Multipart returns a text that stands for a multipart/form-data body of this size: a hash of its parts in
+// order, without the boundary, which a browser generates for each submit. It returns "" for any other body,
+// and for one that cannot be read or has more than 1,000 parts. An error is that of [Request.Reserve]. The
+// request must remember its body.
+func (r Request) Multipart(size int, body iter.Seq[[]byte]) (string, error) {
+	if !r.MayBeMultipart() {
+		return "", nil
+	}
+	_, boundary := formType(r.Header)
+	next, stop := iter.Pull(body)
+	defer stop()
+	pieces := &piecesReader{next: next}
+	pieces.rest, _ = next()
+	if r.Signed {
+		boundary = firstBoundary(pieces.rest)
+	}
+	if boundary == "" {
+		return "", nil
+	}
+	if err := r.roomForForm(size, boundary); err != nil {
+		return "", err
+	}
+	all, content, digest := newTuple(multipartVersion), sha256.New(), [sha256.Size]byte{}
+	err := eachPart(pieces, boundary, func(part *multipart.Part) error {
+		for _, name := range [...]string{"Content-Disposition", "Content-Type"} { // the first has the names
+			all.write([]byte(strings.Join(part.Header[name], "\n")))
+		}
+		content.Reset()
+		_, err := io.Copy(content, part)
+		all.write(content.Sum(digest[:0]))
+		return err
+	})
+	if err != nil {
+		return "", nil //nolint:nilerr // it counts as bytes
+	}
+	return multipartVersion + " " + all.sum(), nil
+}
+
+// piecesReader reads a body in pieces.
+type piecesReader struct {
+	rest []byte
+	next func() ([]byte, bool)
+}
+
+// Read implements [io.Reader].
+func (p *piecesReader) Read(to []byte) (n int, err error) {
+	for len(p.rest) == 0 {
+		var more bool
+		if p.rest, more = p.next(); !more {
+			return 0, io.EOF
+		}
+	}
+	n = copy(to, p.rest)
+	p.rest = p.rest[n:]
+	return n, nil
+}
