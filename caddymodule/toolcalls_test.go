@@ -191,30 +191,38 @@ func TestToolCallRequests(t *testing.T) {
 	}
 }
 
-// The fingerprint is the params, without what differs between the rounds of one call and what exclude
-// names. The scope has the caller.
+// The fingerprint is the query and the params, without what differs between the rounds of one call and what
+// exclude names. The scope has the caller.
 func TestToolCallsThatAreOne(t *testing.T) {
 	const params = `"name":"pay","arguments":{"idempotency_key":"k","amount":1.0,"token":"a"}`
 	const first = `{"id":1,"method":"tools/call","params":{` + params + `}}`
 	for name, c := range map[string]struct {
 		body, header string
 		status       int // 0 for a replay, -1 for a run
+		query        string
 	}{
-		"another id":      {`{"id":2,"method":"tools/call","params":{` + params + `}}`, "", 0},
-		"another order":   {`{"params":{"arguments":{"token":"b","amount":1,"idempotency_key":"k"},"name":"pay"},"method":"tools/call","id":2,"jsonrpc":"2.0"}`, "", 0},
-		"another round":   {`{"id":2,"method":"tools/call","params":{` + params + `,"_meta":{"progressToken":9},"inputResponses":[1],"requestState":"s"}}`, "", 0},
-		"what is left":    {`{"id":2,"method":"tools/call","params":{` + strings.Replace(params, "1.0", "2", 1) + `}}`, "", 422},
-		"another tool":    {`{"id":2,"method":"tools/call","params":{` + strings.Replace(params, "pay", "refund", 1) + `}}`, "", 422},
-		"another caller":  {first, "Bearer b", -1},
-		"duplicate names": {`{"id":1,"id":2,"method":"x","method":"tools/call","params":{},"params":{` + params + `}}`, "", 0},
+		"another id":              {`{"id":2,"method":"tools/call","params":{` + params + `}}`, "", 0, ""},
+		"another order":           {`{"params":{"arguments":{"token":"b","amount":1,"idempotency_key":"k"},"name":"pay"},"method":"tools/call","id":2,"jsonrpc":"2.0"}`, "", 0, ""},
+		"another round":           {`{"id":2,"method":"tools/call","params":{` + params + `,"_meta":{"progressToken":9},"inputResponses":[1],"requestState":"s"}}`, "", 0, ""},
+		"what is left":            {`{"id":2,"method":"tools/call","params":{` + strings.Replace(params, "1.0", "2", 1) + `}}`, "", 422, ""},
+		"another tool":            {`{"id":2,"method":"tools/call","params":{` + strings.Replace(params, "pay", "refund", 1) + `}}`, "", 422, ""},
+		"another caller":          {first, "Bearer b", -1, ""},
+		"duplicate names":         {`{"id":1,"id":2,"method":"x","method":"tools/call","params":{},"params":{` + params + `}}`, "", 0, ""},
+		"another query":           {first, "", 422, "?api_key=bob&ts=1"},
+		"no query":                {first, "", 422, "?"},
+		"what the query excludes": {first, "", 0, "?api_key=alice&ts=2"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			address, runs := startUpstream(t, func(w http.ResponseWriter, _ *http.Request, _ int) {
 				w.Header().Set("Content-Type", asJSON)
 				_, _ = io.WriteString(w, `{"id":1,"result":{}}`)
 			})
-			s := serve(t, "dedup {", "mode mcp", "key json /params/arguments/idempotency_key", "exclude /params/arguments/token", "}", "reverse_proxy "+address)
+			s := serve(t, "dedup {", "mode mcp", "key json /params/arguments/idempotency_key", "exclude /params/arguments/token ?ts", "}", "reverse_proxy "+address)
+			s.URL += "/mcp?api_key=alice&ts=1#"
 			s.mustPost("", first, "Authorization", "Bearer a")
+			if c.query != "" {
+				s.URL = strings.Replace(s.URL, "?api_key=alice&ts=1", c.query, 1)
+			}
 			got := s.mustPost("", c.body, "Authorization", cmp.Or(c.header, "Bearer a"))
 			if c.status > 0 && !strings.Contains(got.body, fmt.Sprintf(`"status":%d`, c.status)) {
 				t.Errorf("got %s", got.body)
@@ -465,7 +473,6 @@ func TestToolCallMistakes(t *testing.T) {
 		key + "\non_duplicate see_other":      "mode mcp and on_duplicate exclude each other",
 		key + "\nverify github {env.SECRET}":  "mode mcp and verify exclude each other",
 		key + "\nkeep_header Mcp-Session-Id":  "keep_header: Mcp-Session-Id",
-		key + "\nexclude ?ts":                 "exclude: ?ts is left out of the query",
 		"key content":                         "mode mcp: key content would be made of the id",
 		"key json /id":                        "mode mcp: the id differs in a repeat",
 		"key value {http.dedup.json./id}":     "mode mcp: the id differs in a repeat",
@@ -475,7 +482,7 @@ func TestToolCallMistakes(t *testing.T) {
 			t.Errorf("%s: %v; want %q", lines, err, want)
 		}
 	}
-	for _, lines := range []string{key, key + "\nexclude /params/arguments/token\non_duplicate conflict\nscope {http.auth.user.id}", "key header Idempotency-Key"} {
+	for _, lines := range []string{key, key + "\nexclude /params/arguments/token ?ts\non_duplicate conflict\nscope {http.auth.user.id}", "key header Idempotency-Key"} {
 		if err := handlerOf("mode mcp\n" + lines); err != nil {
 			t.Errorf("%s: %v", lines, err)
 		}

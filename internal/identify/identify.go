@@ -407,7 +407,7 @@ func (x *Request) fingerprint(kind idempotency.FingerprintKind, request delivery
 		if err != nil {
 			return "", err
 		}
-		return idempotency.FingerprintWritten(kind, x.Exclude, func(to io.Writer) error {
+		return idempotency.FingerprintWritten(kind, query, x.Exclude, func(to io.Writer) error {
 			return x.Calls.WriteFingerprint(to, doc, x.excludedPointers...)
 		})
 	case kind == idempotency.FingerprintJSON:
