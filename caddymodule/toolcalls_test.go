@@ -234,6 +234,36 @@ func TestToolCallsThatAreOne(t *testing.T) {
 	}
 }
 
+// Each round of a call that asks for input is no attempt: the last one allowed gets the result, and is not kept
+// as the question.
+func TestToolCallOfSeveralRounds(t *testing.T) {
+	for _, kind := range []string{asJSON, asEvents} {
+		t.Run(kind, func(t *testing.T) {
+			address, runs := startUpstream(t, func(w http.ResponseWriter, _ *http.Request, n int) {
+				text := `{"id":1,"result":{"resultType":"input_required"}}`
+				if n == 4 {
+					text = `{"id":1,"result":{}}`
+				}
+				w.Header().Set("Content-Type", kind)
+				if kind == asEvents {
+					text = "data: " + text + "\n\n"
+				}
+				_, _ = io.WriteString(w, text)
+			})
+			s := serve(t, "dedup {", "mode mcp", "key json /params/arguments/idempotency_key", "max_attempts 1", "}", "reverse_proxy "+address)
+			for round := range 4 {
+				got := s.mustPost("", callOf("1", "k"))
+				if strings.Contains(got.body, "input_required") != (round < 3) || got.header.Get("Idempotent-Replayed") != "" {
+					t.Errorf("round %d got %s, %v", round, got.body, got.header)
+				}
+			}
+			if got := s.mustPost("", callOf("2", "k")); !strings.Contains(got.body, "replayed") || runs.Load() != 4 || s.only().Attempt != 1 {
+				t.Errorf("the repeat got %s after %d runs, in %d attempts", got.body, runs.Load(), s.only().Attempt)
+			}
+		})
+	}
+}
+
 // The response is stored before the client has the event that ends the call, however the upstream goes
 // on. Who waits gets it at once, and a cancellation meanwhile is not handed on.
 func TestToolCallIsStoredAtItsResponse(t *testing.T) {

@@ -159,7 +159,8 @@ func (a *Answer) Early() bool { return a.early }
 
 // Why a run is not kept.
 var (
-	errFailed  = errors.New("the response to the tool call is an error, says isError, or asks for input")
+	errFailed  = errors.New("the response to the tool call is an error, or says isError")
+	errAsked   = errors.New("the response to the tool call asks for input")
 	errSilent  = errors.New("the upstream's answer has no JSON-RPC response")
 	errUnknown = errors.New("the upstream's answer ended without a JSON-RPC response, or is encoded")
 )
@@ -179,6 +180,8 @@ func (a *Answer) Verdict(whole bool) upstream.Verdict {
 			return silent
 		}
 		return upstream.Verdict{Failed: true, Why: errFailed}
+	case Asked:
+		return upstream.Verdict{Asked: true, Why: errAsked}
 	case Unknown:
 		return upstream.Verdict{Unknown: true, Why: errUnknown}
 	default: // a result, or an answer that is not whole

@@ -61,6 +61,7 @@ func TestVerdictsOfAnswers(t *testing.T) {
 		"a result":               {200, asJSON, "", `{"id":1,"result":{}}`, false, nil, false},
 		"an error":               {200, asJSON, "", `{"id":1,"error":{"code":-1}}`, false, errFailed, false},
 		"a result that is none":  {200, asJSON, "", `{"id":1,"result":{"isError":true}}`, false, errFailed, false},
+		"a question":             {200, asJSON, "", `{"id":1,"result":{"resultType":"input_required"}}`, false, errAsked, false},
 		"another status":         {400, asJSON, "", `{"id":1,"result":{}}`, false, errFailed, false},
 		"no response":            {202, asJSON, "", ``, false, errSilent, false},
 		"nothing":                {0, "", "", ``, false, errSilent, false},
@@ -79,7 +80,7 @@ func TestVerdictsOfAnswers(t *testing.T) {
 			a.Feed([]byte(c.text))
 		}
 		got := a.Verdict(!c.cut)
-		if !errors.Is(got.Why, c.want) || got.Unknown != c.unknown || got.Failed != (c.want != nil && !c.unknown) {
+		if !errors.Is(got.Why, c.want) || got.Unknown != c.unknown || got.Asked != (c.want == errAsked) || got.Failed != (c.want != nil && !c.unknown && !got.Asked) {
 			t.Errorf("%s: %+v, want %v", name, got, c.want)
 		}
 	}
