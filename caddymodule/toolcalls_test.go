@@ -145,7 +145,16 @@ func TestToolCallRequests(t *testing.T) {
 		"no key":                       {body: `{"id":1,"method":"tools/call","params":{}}`},
 		"no key, rejected": {body: `{"id":"a","method":"tools/call","params":{}}`, blocks: "on_missing reject",
 			refused: `{"jsonrpc":"2.0","id":"a","error":{"code":400,`, status: 200},
-		"a key that is too long": {body: callOf("3", large), refused: "", status: 0},
+		"an id with a fraction, rejected": {body: call("1.0"), blocks: "on_missing reject",
+			refused: `{"jsonrpc":"2.0","id":1.0,"error":{"code":400,`, status: 200},
+		"an id that is null, rejected": {body: call("null"), blocks: "on_missing reject",
+			refused: `{"jsonrpc":"2.0","id":null,"error":{"code":400,`, status: 400},
+		"a batch, rejected": {body: " [" + call("1") + "]", blocks: "on_missing reject",
+			refused: `{"jsonrpc":"2.0","id":null,"error":{"code":400,`, status: 400},
+		"a large batch, rejected": {body: "[" + callOf("1", large) + "]", blocks: "on_missing reject\nmax_request_body 200",
+			refused: `{"jsonrpc":"2.0","id":null,"error":{"code":400,`, status: 400},
+		"another method, not rejected": {body: `{"id":1,"method":"tools/list"}`, blocks: "on_missing reject"},
+		"a key that is too long":       {body: callOf("3", large), refused: "", status: 0},
 		"another call": {body: strings.Replace(call("-7"), "pay", "refund", 1), blocks: "#used",
 			refused: `{"jsonrpc":"2.0","id":-7,"error":{"code":422,`, status: 200},
 		"too large": {body: callOf("5", large), blocks: "max_request_body 200",
@@ -479,34 +488,63 @@ func TestToolCallThatBreaksOffBehindItsResponse(t *testing.T) {
 	}
 }
 
-// A batch passes with a line in the log that says why.
-func TestBatchOfToolCallsIsLogged(t *testing.T) {
-	logOutput = "book"
-	t.Cleanup(func() { logOutput = "discard" })
-	book.clear()
-	s := serve(t, append(toolCallsBlock, "reverse_proxy "+toolServer(t))...)
-	s.mustPost("", "["+callOf("1", "k")+"]", "X-Type", asJSON)
-	book.only(t, "unusable", "reason", "a batch of JSON-RPC messages has no key")
+// A batch and a call with another id pass with a line in the log that says why.
+func TestToolCallsWithoutKeyAreLogged(t *testing.T) {
+	for body, reason := range map[string]string{"[" + callOf("1", "k") + "]": "a batch", callOf("1.0", "k"): "a tool call has an id", callOf("null", "k"): "a tool call has an id"} {
+		s := serveLogged(t, "", "", append(toolCallsBlock, "reverse_proxy "+toolServer(t))...)
+		s.mustPost("", body, "X-Type", asJSON)
+		s.stop()
+		if line := book.only(t, "unusable"); !strings.HasPrefix(line.text("reason"), reason) {
+			t.Errorf("%s: the log says %v", body, line)
+		}
+	}
+}
+
+// An answer without a JSON-RPC response to a call with a key is a warning: the server speaks another
+// transport.
+func TestToolCallWithoutResponseIsLogged(t *testing.T) {
+	for name, c := range map[string]struct {
+		kind, says, status string
+		warnings           int
+	}{
+		"accepted":        {asJSON, "", "202", 1},
+		"another type":    {"text/json", `{"id":1,"result":{}}`, "200", 1},
+		"no type":         {"", `{"id":1,"result":{}}`, "200", 1},
+		"an error":        {asJSON, `{"id":1,"error":{}}`, "500", 0},
+		"a broken stream": {asEvents, ": hello||", "200", 0},
+		"a result":        {asJSON, `{"id":1,"result":{}}`, "200", 0},
+	} {
+		for _, observe := range []string{"", "observe"} {
+			s := serveLogged(t, "", "", "dedup {", "mode mcp", observe, "key json /params/arguments/idempotency_key", "}", "reverse_proxy "+toolServer(t))
+			s.mustPost("", callOf("1", "k"), "X-Type", c.kind, "X-Says", c.says, "X-Status", c.status)
+			s.stop()
+			if got := book.about("silent", "level", "warn"); len(got) != c.warnings {
+				t.Errorf("%s %s: %d warnings, want %d: %v", name, observe, len(got), c.warnings, got)
+			}
+		}
+	}
 }
 
 // What says something else about a tool call is refused (contract, section 3b).
 func TestToolCallMistakes(t *testing.T) {
 	const key = "key json /params/arguments/idempotency_key"
 	for lines, want := range map[string]string{
-		"":                                    "mode mcp: a tool call has no key by default",
-		key + "\nmethods POST":                "mode mcp and methods exclude each other",
-		key + "\nrelease_on 5xx":              "mode mcp and release_on exclude each other",
-		key + "\nrelease_if /e":               "mode mcp and release_if exclude each other",
-		key + "\nfingerprint json":            "mode mcp and fingerprint exclude each other",
-		key + "\nforce X-Force":               "mode mcp and force exclude each other",
-		key + "\non_duplicate acknowledge":    "mode mcp and on_duplicate exclude each other",
-		key + "\non_duplicate see_other":      "mode mcp and on_duplicate exclude each other",
-		key + "\nverify github {env.SECRET}":  "mode mcp and verify exclude each other",
-		key + "\nkeep_header Mcp-Session-Id":  "keep_header: Mcp-Session-Id",
-		"key content":                         "mode mcp: key content would be made of the id",
-		"key json /id":                        "mode mcp: the id differs in a repeat",
-		"key value {http.dedup.json./id}":     "mode mcp: the id differs in a repeat",
-		"key parts a {\njson /a\njson /id\n}": "",
+		"":                                                "mode mcp: a tool call has no key by default",
+		key + "\nmethods POST":                            "mode mcp and methods exclude each other",
+		key + "\nrelease_on 5xx":                          "mode mcp and release_on exclude each other",
+		key + "\nrelease_if /e":                           "mode mcp and release_if exclude each other",
+		key + "\nfingerprint json":                        "mode mcp and fingerprint exclude each other",
+		key + "\nforce X-Force":                           "mode mcp and force exclude each other",
+		key + "\non_duplicate acknowledge":                "mode mcp and on_duplicate exclude each other",
+		key + "\non_duplicate see_other":                  "mode mcp and on_duplicate exclude each other",
+		key + "\nverify github {env.SECRET}":              "mode mcp and verify exclude each other",
+		key + "\nkeep_header Mcp-Session-Id":              "keep_header: Mcp-Session-Id",
+		"key content":                                     "mode mcp: key content would be made of the id",
+		"key json /params":                                "mode mcp: a key is a text",
+		"key value a-{http.dedup.json./params/arguments}": "mode mcp: a key is a text",
+		"key json /id":                                    "mode mcp: the id differs in a repeat",
+		"key value {http.dedup.json./id}":                 "mode mcp: the id differs in a repeat",
+		"key parts a {\njson /a\njson /id\n}":             "",
 	} {
 		if err := handlerOf("mode mcp\n" + lines); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v; want %q", lines, err, want)

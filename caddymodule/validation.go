@@ -128,6 +128,8 @@ func (s *Settings) checkMCP() error {
 		switch {
 		case source.MadeOfContent():
 			return conflictf("key", "mode mcp: key content would be made of the id, which differs in a repeat; use key json /params/arguments/idempotency_key")
+		case slices.ContainsFunc([]string{"/params", "/params/arguments", "/params/_meta"}, func(object string) bool { return readsMember(source, object) }):
+			return conflictf("key", "mode mcp: a key is a text, and params, its arguments and its _meta are objects; name a member of them, such as key json /params/arguments/idempotency_key")
 		case readsMember(source, "/id"):
 			return conflictf("key", "mode mcp: the id differs in a repeat, and other clients send the same; use key json /params/arguments/idempotency_key")
 		}

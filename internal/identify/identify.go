@@ -94,9 +94,9 @@ type CallRefusal struct {
 
 // CallRead is what a request is.
 type CallRead struct {
-	Call   Call
+	Call   Call  // nil for none
 	Size   int   // of the call in memory, in bytes
-	NoKey  error // why the request can have no key; nil for a call, and for a request that needs none
+	NoKey  error // why the call can have no key; nil for all others
 	Answer int   // the status with which it is answered, and not handed on; 0 for none
 }
 
@@ -567,11 +567,11 @@ func (x *Request) readCall() Decision {
 	switch {
 	case read.Answer != 0:
 		return Answered{read.Answer}
-	case read.NoKey != nil:
-		x.logWithoutKey(report.Unusable, read.NoKey)
-		return Pass{Outcome: report.Unusable}
 	case read.Call == nil:
 		return Pass{}
+	case read.NoKey != nil && !x.RejectMissing:
+		x.logWithoutKey(report.Unusable, read.NoKey)
+		return Pass{Outcome: report.Unusable}
 	}
 	x.callRoom = &budget.Allowance{Budget: x.Allowance.Budget}
 	if err := x.callRoom.Admit(read.Size); err != nil {
@@ -579,6 +579,9 @@ func (x *Request) readCall() Decision {
 		return x.unread(err)
 	}
 	x.call = read.Call
+	if read.NoKey != nil {
+		return Refusal{ReasonMissing, read.NoKey.Error(), report.Unusable}
+	}
 	if tooLarge != nil {
 		return x.withLargeBody("a tool call")
 	}

@@ -37,21 +37,31 @@ func (Mode) Read(header http.Header, body []byte, whole bool, caller func(fields
 	if !whole {
 		read = ReadBeginning
 	}
-	switch request := read(body, header[methodField]); request.Kind {
+	request := read(body, header[methodField])
+	id := request.ID
+	switch request.Kind {
 	case Call:
-		id := bytes.Clone(request.ID)
+		id = bytes.Clone(id)
 		return identify.CallRead{Call: &ToolCall{id, httpfield.First(header, versionField), flightOf(caller(sessionField), id)}, Size: len(id)}
+	case UnusableID:
+		return identify.CallRead{Call: &ToolCall{id: bytes.Clone(id)}, Size: len(id), NoKey: errUnusableID}
 	case Batch:
-		return identify.CallRead{NoKey: errors.New("a batch of JSON-RPC messages has no key")}
+		return identify.CallRead{Call: &ToolCall{}, NoKey: errBatch}
 	case Cancellation:
 		// It is not handed on: a server that obeyed it would leave the call without a response, and its
 		// repeat would run again.
-		if inFlight.has(flightOf(caller(sessionField), request.ID)) {
+		if inFlight.has(flightOf(caller(sessionField), id)) {
 			return identify.CallRead{Answer: http.StatusAccepted}
 		}
 	}
 	return identify.CallRead{}
 }
+
+// Why a request that calls tools has no key.
+var (
+	errBatch      = errors.New("a batch of JSON-RPC messages has no key; clients have to send one message in each request")
+	errUnusableID = errors.New("a tool call has an id that is neither a string nor an integer without fraction and exponent")
+)
 
 // Unread implements [identify.Calls].
 func (Mode) Unread(header http.Header) identify.Call {
@@ -161,13 +171,13 @@ func (a *Answer) Early() bool { return a.early }
 var (
 	errFailed  = errors.New("the response to the tool call is an error, or says isError")
 	errAsked   = errors.New("the response to the tool call asks for input")
-	errSilent  = errors.New("the upstream's answer has no JSON-RPC response")
+	errSilent  = errors.New("the upstream's answer has no JSON-RPC response; only servers that speak Streamable HTTP are protected")
 	errUnknown = errors.New("the upstream's answer ended without a JSON-RPC response, or is encoded")
 )
 
 // Verdict implements [upstream.Answer].
 func (a *Answer) Verdict(whole bool) upstream.Verdict {
-	silent := upstream.Verdict{Failed: true, Why: errSilent}
+	silent := upstream.Verdict{Failed: true, Silent: true, Why: errSilent}
 	if a.reader == nil {
 		return silent
 	}

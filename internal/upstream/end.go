@@ -34,6 +34,7 @@ type Ended struct {
 type Verdict struct {
 	Failed  bool  // the answer is a failure
 	Asked   bool  // the answer asks its client for more, and the run is no attempt
+	Silent  bool  // the answer has nothing that the mode could keep
 	Unknown bool  // the answer does not say how the request ended
 	Why     error // nil if neither
 }
