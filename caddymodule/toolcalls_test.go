@@ -348,6 +348,57 @@ func TestToolCallIsStoredAtItsResponse(t *testing.T) {
 	}
 }
 
+// A call that waited for a run without a JSON-RPC response gets its status, and so does the repeat of one that
+// was the last allowed: nothing of it was too large to be kept.
+func TestToolCallThatWaitedForAFailure(t *testing.T) {
+	for name, c := range map[string]struct {
+		kind   string
+		status int
+		body   string
+		want   string
+	}{
+		"an error":      {"text/html", 500, "<p>", `{"code":500,`},
+		"a web page":    {"text/html", 200, "<p>", `{"code":502,`},
+		"accepted":      {"", 202, "", `{"code":502,`},
+		"another array": {asJSON, 200, "[]", `{"code":502,`},
+		"nothing":       {asJSON, 503, "", `{"code":503,`},
+	} {
+		for _, attempts := range []string{"", "max_attempts 1"} {
+			t.Run(name+" "+attempts, func(t *testing.T) {
+				begun, end := make(chan bool), make(chan bool)
+				address, runs := startUpstream(t, func(w http.ResponseWriter, _ *http.Request, _ int) {
+					close(begun)
+					<-end
+					w.Header().Set("Content-Type", c.kind)
+					w.WriteHeader(c.status)
+					_, _ = io.WriteString(w, c.body)
+				})
+				s := serve(t, "dedup {", "mode mcp", "key json /params/arguments/idempotency_key", attempts, "}", "reverse_proxy "+address)
+				first, waited := make(chan answer, 1), make(chan answer, 1)
+				go func() { first <- s.mustPost("", callOf("1", "k")) }()
+				<-begun
+				go func() { waited <- s.mustPost("", callOf("2", "k")) }()
+				for _, waiting := s.keys.InProgress(); waiting == 0; _, waiting = s.keys.InProgress() {
+					time.Sleep(time.Millisecond)
+				}
+				close(end)
+				got := []answer{<-waited}
+				if attempts != "" {
+					got = append(got, s.mustPost("", callOf("2", "k")))
+				}
+				for _, got := range got {
+					if got.status != 200 || !strings.HasPrefix(got.body, `{"jsonrpc":"2.0","id":2,"error":`+c.want) || !strings.Contains(got.body, `"code":"upstream_failed"`) {
+						t.Errorf("got %d %s", got.status, got.body)
+					}
+				}
+				if got := <-first; got.status != c.status || got.body != c.body || runs.Load() != 1 {
+					t.Errorf("the first client got %d %q of %d runs", got.status, got.body, runs.Load())
+				}
+			})
+		}
+	}
+}
+
 // A stream is read at the upstream's pace while its client reads nothing, and what max_response_body
 // measures is the response.
 func TestToolCallWithALongStream(t *testing.T) {

@@ -224,7 +224,12 @@ func (a *Answer) Omitted() bool {
 // goes.
 func (a *Answer) Keep(r *idempotency.Response) {
 	text := a.message()
-	if r.Omitted = r.Omitted || text == nil; !r.Omitted {
+	switch {
+	case text == nil && !a.Omitted(): // those who waited get the failure
+		r.Failed, r.Omitted = true, false
+	case r.Omitted || text == nil:
+		r.Omitted = true
+	default:
 		r.Body = text
 	}
 	header := map[string][]string{"Content-Type": {"application/json"}}
