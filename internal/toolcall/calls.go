@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"strings"
 	"sync"
 
 	"github.com/caddy-dedup/caddy-dedup/internal/budget"
@@ -220,8 +221,8 @@ func (a *Answer) Omitted() bool {
 	return outgrown
 }
 
-// Keep implements [upstream.Answer]. What the header of the answer says of a stream, or of other bytes,
-// goes.
+// Keep implements [upstream.Answer]. It removes from the header what describes a stream, other bytes, or
+// who may read the answer.
 func (a *Answer) Keep(r *idempotency.Response) {
 	text := a.message()
 	switch {
@@ -234,12 +235,11 @@ func (a *Answer) Keep(r *idempotency.Response) {
 	}
 	header := map[string][]string{"Content-Type": {"application/json"}}
 	for name, values := range r.Header {
-		switch name {
-		case "Cache-Control", "X-Accel-Buffering":
+		switch {
+		case name == "Cache-Control", name == "X-Accel-Buffering", httpfield.DescribesBody(name):
+		case strings.HasPrefix(name, "Access-Control-"): // for the origin of the first request
 		default:
-			if !httpfield.DescribesBody(name) {
-				header[name] = values
-			}
+			header[name] = values
 		}
 	}
 	r.Header = header

@@ -32,6 +32,7 @@ func TestAnswerKeepsItsResponse(t *testing.T) {
 		}
 		kept := &idempotency.Response{Status: http.StatusOK, Header: map[string][]string{
 			"Content-Type": {contentType}, "Content-Language": {"en"}, "Cache-Control": {"no-cache"}, "X-Accel-Buffering": {"no"}, "X-Own": {"1"},
+			"Access-Control-Allow-Origin": {"https://a.example"}, "Access-Control-Allow-Credentials": {"true"}, "Access-Control-Expose-Headers": {"Mcp-Session-Id"},
 		}}
 		a.Keep(kept)
 		if string(kept.Body) != response || kept.Omitted || a.Omitted() || a.Held() != len(response) {
