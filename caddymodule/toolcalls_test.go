@@ -348,6 +348,71 @@ func TestToolCallIsStoredAtItsResponse(t *testing.T) {
 	}
 }
 
+// A session does not end while calls of it are in flight with a key: its DELETE is answered, and handed on once
+// when the last of them has ended.
+func TestToolCallOutlivesItsSession(t *testing.T) {
+	begun, end, deleted := make(chan string, 9), make(chan bool), make(chan http.Header, 9)
+	address, _ := startUpstream(t, func(w http.ResponseWriter, r *http.Request, n int) {
+		if r.Method == http.MethodDelete {
+			deleted <- r.Header
+			w.WriteHeader(http.StatusMethodNotAllowed)
+			return
+		}
+		w.Header().Set("Content-Type", asJSON)
+		if r.Header.Get("X-Lasts") != "" {
+			begun <- ""
+			<-end
+		}
+		_, _ = io.WriteString(w, `{"id":1,"result":{}}`)
+	})
+	s := serve(t, "request_header X-User alice", "dedup {", "mode mcp", "key json /params/arguments/idempotency_key", "}", "reverse_proxy "+address+" {", "header_up X-From {http.request.header.X-User}", "}")
+	remove := func(session, caller string) int {
+		r, _ := http.NewRequest(http.MethodDelete, s.URL+"/", nil)
+		r.Header.Set("Authorization", caller)
+		if session != "" {
+			r.Header.Set("Mcp-Session-Id", session)
+		}
+		got, err := do(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return got.status
+	}
+	answers := make(chan answer, 2)
+	for _, key := range []string{"k", "l"} {
+		go func() {
+			got, _ := s.post("", callOf("1", key), "Mcp-Session-Id", "a", "Authorization", "alice", "X-Lasts", "1")
+			answers <- got
+		}()
+		<-begun
+	}
+	for _, other := range [][2]string{{"b", "alice"}, {"a", "bob"}, {"", "alice"}} {
+		if got := remove(other[0], other[1]); got != 405 || len(deleted) != 1 {
+			t.Errorf("the DELETE of session %q by %s got %d", other[0], other[1], got)
+		}
+		<-deleted
+	}
+	for range 2 {
+		if got := remove("a", "alice"); got != 202 || len(deleted) > 0 {
+			t.Errorf("the DELETE of the session got %d, and %d were handed on", got, len(deleted))
+		}
+	}
+	end <- true
+	if got := <-answers; got.status != 200 || len(deleted) > 0 {
+		t.Errorf("the first call to end got %+v, and %d were handed on", got, len(deleted))
+	}
+	end <- true
+	if h := <-deleted; h.Get("Mcp-Session-Id") != "a" || h.Get("Authorization") != "alice" || h.Get("X-From") != "alice" {
+		t.Errorf("a DELETE was handed on with %v", h)
+	}
+	if got := <-answers; got.status != 200 {
+		t.Errorf("the last call got %+v", got)
+	}
+	if got := remove("a", "alice"); got != 405 || len(deleted) != 1 {
+		t.Errorf("the DELETE of a session without calls got %d, and %d were handed on", got, len(deleted))
+	}
+}
+
 // A call that waited for a run without a JSON-RPC response gets its status, and so does the repeat of one that
 // was the last allowed: nothing of it was too large to be kept.
 func TestToolCallThatWaitedForAFailure(t *testing.T) {

@@ -86,3 +86,45 @@ func TestVerdictsOfAnswers(t *testing.T) {
 		}
 	}
 }
+
+// With a shared store, a cancellation is handed on only if its request is in flight here, and has no key: the
+// call may be in flight in another process.
+func TestCancellationsWithSharedStore(t *testing.T) {
+	caller := func(of string) func(...string) []string {
+		return func(...string) []string { return []string{of} }
+	}
+	const call, list = `{"id":1,"method":"tools/call"}`, `{"id":1,"method":"tools/list"}`
+	for name, c := range map[string]struct {
+		shared bool
+		body   string // "" for none in flight
+		hasKey bool
+		by     string // who cancels
+		status int
+	}{
+		"with a key":                {false, call, true, "a", 202},
+		"without a key":             {false, call, false, "a", 0},
+		"none":                      {false, "", false, "a", 0},
+		"shared, with a key":        {true, call, true, "a", 202},
+		"shared, without a key":     {true, call, false, "a", 0},
+		"shared, another request":   {true, list, false, "a", 0},
+		"shared, of another caller": {true, call, false, "b", 202},
+		"shared, none":              {true, "", false, "a", 202},
+	} {
+		m, end := Mode{Shared: c.shared}, func() {}
+		header := http.Header{methodField: {"notifications/cancelled"}}
+		if c.body != "" {
+			if !m.May(http.Header{methodField: {"tools/list"}}) && c.shared {
+				t.Errorf("%s: a request with another method is not seen", name)
+			}
+			end = m.Read(nil, []byte(c.body), true, caller("a")).Begin(c.hasKey)
+		}
+		cancel := []byte(`{"method":"notifications/cancelled","params":{"requestId":1}}`)
+		if got := m.Read(header, cancel, true, caller(c.by)); got.Answer != c.status {
+			t.Errorf("%s: the cancellation gets %d, want %d", name, got.Answer, c.status)
+		}
+		end()
+		if keyed, passed := inFlight.has(flightOf([]string{"a"}, []byte("1"))); keyed || passed {
+			t.Errorf("%s: it is in flight", name)
+		}
+	}
+}

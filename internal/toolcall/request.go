@@ -42,7 +42,8 @@ type Request struct {
 	Kind Kind
 	// ID is the id of a call, or that of the call which is cancelled, as it is written: 1, "1" and
 	// "\u0031" are three. It is a part of the body, and as long as its sender likes. It is nil where the
-	// beginning of a call does not have it. Of [UnusableID] it is a number, or nil.
+	// beginning of a call does not have it. Of [UnusableID] it is a number, or nil, and of [Other] that of a
+	// request, or nil.
 	ID []byte
 }
 
@@ -58,6 +59,8 @@ func Read(body []byte, methods []string) Request {
 		return Request{}
 	case m.says(callMethod) && agree(methods, callMethod) && m.id != nil:
 		return m.call()
+	case m.method != nil && isID(m.id):
+		return Request{ID: m.id}
 	case m.says(cancelMethod) && agree(methods, cancelMethod) && m.id == nil:
 		var id []byte
 		_ = canonicaljson.Members(m.params, func(name []byte, begin, end int) {

@@ -66,7 +66,7 @@ func TestRead(t *testing.T) {
 		{body: `{"method":"notifications/cancelled","requestId":1}`},
 	} {
 		got := toolcall.Read([]byte(c.body), c.methods)
-		if got.Kind != c.kind || string(got.ID) != c.id {
+		if got.Kind != c.kind || got.Kind != toolcall.Other && string(got.ID) != c.id {
 			t.Errorf("%.80s with %q: got %d, %.40s; want %d, %.40s", c.body, c.methods, got.Kind, got.ID, c.kind, c.id)
 		}
 		if got.Kind != toolcall.Other && got.Kind != toolcall.Batch && !toolcall.NeedsBody(c.methods) {
@@ -102,7 +102,7 @@ func TestReadBeginning(t *testing.T) {
 		{body: `{"id":5,"method":"tools/call","params":{"a":"xx`, methods: []string{"tools/list"}},
 		{body: `{"id":5,"params":{"a":"xx`, methods: []string{"tools/list"}},
 	} {
-		if got := toolcall.ReadBeginning([]byte(c.body), c.methods); got.Kind != c.kind || string(got.ID) != c.id {
+		if got := toolcall.ReadBeginning([]byte(c.body), c.methods); got.Kind != c.kind || got.Kind != toolcall.Other && string(got.ID) != c.id {
 			t.Errorf("%s with %q: got %d, %s; want %d, %s", c.body, c.methods, got.Kind, got.ID, c.kind, c.id)
 		}
 	}
