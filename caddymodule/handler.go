@@ -89,6 +89,9 @@ func (h *Handler) provision(ctx caddy.Context, app *App) (err error) {
 		return err
 	}
 	keys.Namespace = app.Namespace
+	if keys.Mode == delivery.ModeMCP {
+		keys.Calls = toolcall.Mode{Shared: store.Config.Shared()}
+	}
 	reporter := &report.Reporter{
 		Observer: processMetrics, Logger: ctx.Logger(), Label: labelOf(keys.Mode, keys.Sources), Encrypted: app.sealer != nil,
 	}
@@ -151,7 +154,7 @@ func (s *Settings) identification() identify.Config {
 		MaxRequestBody: s.MaxRequestBody,
 	}
 	if c.Mode == delivery.ModeMCP {
-		c.Methods, c.Calls = []string{http.MethodPost}, toolcall.Mode{}
+		c.Methods = []string{http.MethodPost, http.MethodDelete}
 	}
 	if s.RetentionFrom != nil {
 		c.RetentionFrom = &identify.RetentionSource{Source: s.RetentionFrom.source(), Max: duration(s.RetentionFrom.Max)}

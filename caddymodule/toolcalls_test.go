@@ -145,7 +145,16 @@ func TestToolCallRequests(t *testing.T) {
 		"no key":                       {body: `{"id":1,"method":"tools/call","params":{}}`},
 		"no key, rejected": {body: `{"id":"a","method":"tools/call","params":{}}`, blocks: "on_missing reject",
 			refused: `{"jsonrpc":"2.0","id":"a","error":{"code":400,`, status: 200},
-		"a key that is too long": {body: callOf("3", large), refused: "", status: 0},
+		"an id with a fraction, rejected": {body: call("1.0"), blocks: "on_missing reject",
+			refused: `{"jsonrpc":"2.0","id":1.0,"error":{"code":400,`, status: 200},
+		"an id that is null, rejected": {body: call("null"), blocks: "on_missing reject",
+			refused: `{"jsonrpc":"2.0","id":null,"error":{"code":400,`, status: 400},
+		"a batch, rejected": {body: " [" + call("1") + "]", blocks: "on_missing reject",
+			refused: `{"jsonrpc":"2.0","id":null,"error":{"code":400,`, status: 400},
+		"a large batch, rejected": {body: "[" + callOf("1", large) + "]", blocks: "on_missing reject\nmax_request_body 200",
+			refused: `{"jsonrpc":"2.0","id":null,"error":{"code":400,`, status: 400},
+		"another method, not rejected": {body: `{"id":1,"method":"tools/list"}`, blocks: "on_missing reject"},
+		"a key that is too long":       {body: callOf("3", large), refused: "", status: 0},
 		"another call": {body: strings.Replace(call("-7"), "pay", "refund", 1), blocks: "#used",
 			refused: `{"jsonrpc":"2.0","id":-7,"error":{"code":422,`, status: 200},
 		"too large": {body: callOf("5", large), blocks: "max_request_body 200",
@@ -191,36 +200,74 @@ func TestToolCallRequests(t *testing.T) {
 	}
 }
 
-// The fingerprint is the params, without what differs between the rounds of one call and what exclude
-// names. The scope has the caller.
+// The fingerprint is the query and the params, without what differs between the rounds of one call and what
+// exclude names. The scope has the caller.
 func TestToolCallsThatAreOne(t *testing.T) {
 	const params = `"name":"pay","arguments":{"idempotency_key":"k","amount":1.0,"token":"a"}`
 	const first = `{"id":1,"method":"tools/call","params":{` + params + `}}`
 	for name, c := range map[string]struct {
 		body, header string
 		status       int // 0 for a replay, -1 for a run
+		query        string
 	}{
-		"another id":      {`{"id":2,"method":"tools/call","params":{` + params + `}}`, "", 0},
-		"another order":   {`{"params":{"arguments":{"token":"b","amount":1,"idempotency_key":"k"},"name":"pay"},"method":"tools/call","id":2,"jsonrpc":"2.0"}`, "", 0},
-		"another round":   {`{"id":2,"method":"tools/call","params":{` + params + `,"_meta":{"progressToken":9},"inputResponses":[1],"requestState":"s"}}`, "", 0},
-		"what is left":    {`{"id":2,"method":"tools/call","params":{` + strings.Replace(params, "1.0", "2", 1) + `}}`, "", 422},
-		"another tool":    {`{"id":2,"method":"tools/call","params":{` + strings.Replace(params, "pay", "refund", 1) + `}}`, "", 422},
-		"another caller":  {first, "Bearer b", -1},
-		"duplicate names": {`{"id":1,"id":2,"method":"x","method":"tools/call","params":{},"params":{` + params + `}}`, "", 0},
+		"another id":              {`{"id":2,"method":"tools/call","params":{` + params + `}}`, "", 0, ""},
+		"another order":           {`{"params":{"arguments":{"token":"b","amount":1,"idempotency_key":"k"},"name":"pay"},"method":"tools/call","id":2,"jsonrpc":"2.0"}`, "", 0, ""},
+		"another round":           {`{"id":2,"method":"tools/call","params":{` + params + `,"_meta":{"progressToken":9},"inputResponses":[1],"requestState":"s"}}`, "", 0, ""},
+		"what is left":            {`{"id":2,"method":"tools/call","params":{` + strings.Replace(params, "1.0", "2", 1) + `}}`, "", 422, ""},
+		"another tool":            {`{"id":2,"method":"tools/call","params":{` + strings.Replace(params, "pay", "refund", 1) + `}}`, "", 422, ""},
+		"another caller":          {first, "Bearer b", -1, ""},
+		"duplicate names":         {`{"id":1,"id":2,"method":"x","method":"tools/call","params":{},"params":{` + params + `}}`, "", 0, ""},
+		"another query":           {first, "", 422, "?api_key=bob&ts=1"},
+		"no query":                {first, "", 422, "?"},
+		"what the query excludes": {first, "", 0, "?api_key=alice&ts=2"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			address, runs := startUpstream(t, func(w http.ResponseWriter, _ *http.Request, _ int) {
 				w.Header().Set("Content-Type", asJSON)
 				_, _ = io.WriteString(w, `{"id":1,"result":{}}`)
 			})
-			s := serve(t, "dedup {", "mode mcp", "key json /params/arguments/idempotency_key", "exclude /params/arguments/token", "}", "reverse_proxy "+address)
+			s := serve(t, "dedup {", "mode mcp", "key json /params/arguments/idempotency_key", "exclude /params/arguments/token ?ts", "}", "reverse_proxy "+address)
+			s.URL += "/mcp?api_key=alice&ts=1#"
 			s.mustPost("", first, "Authorization", "Bearer a")
+			if c.query != "" {
+				s.URL = strings.Replace(s.URL, "?api_key=alice&ts=1", c.query, 1)
+			}
 			got := s.mustPost("", c.body, "Authorization", cmp.Or(c.header, "Bearer a"))
 			if c.status > 0 && !strings.Contains(got.body, fmt.Sprintf(`"status":%d`, c.status)) {
 				t.Errorf("got %s", got.body)
 			}
 			if want := map[bool]int64{true: 2, false: 1}[c.status < 0]; runs.Load() != want {
 				t.Errorf("%d runs, want %d; got %s", runs.Load(), want, got.body)
+			}
+		})
+	}
+}
+
+// Each round of a call that asks for input is no attempt: the last one allowed gets the result, and is not kept
+// as the question.
+func TestToolCallOfSeveralRounds(t *testing.T) {
+	for _, kind := range []string{asJSON, asEvents} {
+		t.Run(kind, func(t *testing.T) {
+			address, runs := startUpstream(t, func(w http.ResponseWriter, _ *http.Request, n int) {
+				text := `{"id":1,"result":{"resultType":"input_required"}}`
+				if n == 4 {
+					text = `{"id":1,"result":{}}`
+				}
+				w.Header().Set("Content-Type", kind)
+				if kind == asEvents {
+					text = "data: " + text + "\n\n"
+				}
+				_, _ = io.WriteString(w, text)
+			})
+			s := serve(t, "dedup {", "mode mcp", "key json /params/arguments/idempotency_key", "max_attempts 1", "}", "reverse_proxy "+address)
+			for round := range 4 {
+				got := s.mustPost("", callOf("1", "k"))
+				if strings.Contains(got.body, "input_required") != (round < 3) || got.header.Get("Idempotent-Replayed") != "" {
+					t.Errorf("round %d got %s, %v", round, got.body, got.header)
+				}
+			}
+			if got := s.mustPost("", callOf("2", "k")); !strings.Contains(got.body, "replayed") || runs.Load() != 4 || s.only().Attempt != 1 {
+				t.Errorf("the repeat got %s after %d runs, in %d attempts", got.body, runs.Load(), s.only().Attempt)
 			}
 		})
 	}
@@ -298,6 +345,122 @@ func TestToolCallIsStoredAtItsResponse(t *testing.T) {
 	}
 	if got := s.mustPost("", `{"method":"notifications/cancelled","params":{"requestId":2}}`); got.status != 200 {
 		t.Errorf("the cancellation of a call that has ended got %d", got.status)
+	}
+}
+
+// A session does not end while calls of it are in flight with a key: its DELETE is answered, and handed on once
+// when the last of them has ended.
+func TestToolCallOutlivesItsSession(t *testing.T) {
+	begun, end, deleted := make(chan string, 9), make(chan bool), make(chan http.Header, 9)
+	address, _ := startUpstream(t, func(w http.ResponseWriter, r *http.Request, n int) {
+		if r.Method == http.MethodDelete {
+			deleted <- r.Header
+			w.WriteHeader(http.StatusMethodNotAllowed)
+			return
+		}
+		w.Header().Set("Content-Type", asJSON)
+		if r.Header.Get("X-Lasts") != "" {
+			begun <- ""
+			<-end
+		}
+		_, _ = io.WriteString(w, `{"id":1,"result":{}}`)
+	})
+	s := serve(t, "request_header X-User alice", "dedup {", "mode mcp", "key json /params/arguments/idempotency_key", "}", "reverse_proxy "+address+" {", "header_up X-From {http.request.header.X-User}", "}")
+	remove := func(session, caller string) int {
+		r, _ := http.NewRequest(http.MethodDelete, s.URL+"/", nil)
+		r.Header.Set("Authorization", caller)
+		if session != "" {
+			r.Header.Set("Mcp-Session-Id", session)
+		}
+		got, err := do(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return got.status
+	}
+	answers := make(chan answer, 2)
+	for _, key := range []string{"k", "l"} {
+		go func() {
+			got, _ := s.post("", callOf("1", key), "Mcp-Session-Id", "a", "Authorization", "alice", "X-Lasts", "1")
+			answers <- got
+		}()
+		<-begun
+	}
+	for _, other := range [][2]string{{"b", "alice"}, {"a", "bob"}, {"", "alice"}} {
+		if got := remove(other[0], other[1]); got != 405 || len(deleted) != 1 {
+			t.Errorf("the DELETE of session %q by %s got %d", other[0], other[1], got)
+		}
+		<-deleted
+	}
+	for range 2 {
+		if got := remove("a", "alice"); got != 202 || len(deleted) > 0 {
+			t.Errorf("the DELETE of the session got %d, and %d were handed on", got, len(deleted))
+		}
+	}
+	end <- true
+	if got := <-answers; got.status != 200 || len(deleted) > 0 {
+		t.Errorf("the first call to end got %+v, and %d were handed on", got, len(deleted))
+	}
+	end <- true
+	if h := <-deleted; h.Get("Mcp-Session-Id") != "a" || h.Get("Authorization") != "alice" || h.Get("X-From") != "alice" {
+		t.Errorf("a DELETE was handed on with %v", h)
+	}
+	if got := <-answers; got.status != 200 {
+		t.Errorf("the last call got %+v", got)
+	}
+	if got := remove("a", "alice"); got != 405 || len(deleted) != 1 {
+		t.Errorf("the DELETE of a session without calls got %d, and %d were handed on", got, len(deleted))
+	}
+}
+
+// A call that waited for a run without a JSON-RPC response gets its status, and so does the repeat of one that
+// was the last allowed: nothing of it was too large to be kept.
+func TestToolCallThatWaitedForAFailure(t *testing.T) {
+	for name, c := range map[string]struct {
+		kind   string
+		status int
+		body   string
+		want   string
+	}{
+		"an error":      {"text/html", 500, "<p>", `{"code":500,`},
+		"a web page":    {"text/html", 200, "<p>", `{"code":502,`},
+		"accepted":      {"", 202, "", `{"code":502,`},
+		"another array": {asJSON, 200, "[]", `{"code":502,`},
+		"nothing":       {asJSON, 503, "", `{"code":503,`},
+	} {
+		for _, attempts := range []string{"", "max_attempts 1"} {
+			t.Run(name+" "+attempts, func(t *testing.T) {
+				begun, end := make(chan bool), make(chan bool)
+				address, runs := startUpstream(t, func(w http.ResponseWriter, _ *http.Request, _ int) {
+					close(begun)
+					<-end
+					w.Header().Set("Content-Type", c.kind)
+					w.WriteHeader(c.status)
+					_, _ = io.WriteString(w, c.body)
+				})
+				s := serve(t, "dedup {", "mode mcp", "key json /params/arguments/idempotency_key", attempts, "}", "reverse_proxy "+address)
+				first, waited := make(chan answer, 1), make(chan answer, 1)
+				go func() { first <- s.mustPost("", callOf("1", "k")) }()
+				<-begun
+				go func() { waited <- s.mustPost("", callOf("2", "k")) }()
+				for _, waiting := s.keys.InProgress(); waiting == 0; _, waiting = s.keys.InProgress() {
+					time.Sleep(time.Millisecond)
+				}
+				close(end)
+				got := []answer{<-waited}
+				if attempts != "" {
+					got = append(got, s.mustPost("", callOf("2", "k")))
+				}
+				for _, got := range got {
+					if got.status != 200 || !strings.HasPrefix(got.body, `{"jsonrpc":"2.0","id":2,"error":`+c.want) || !strings.Contains(got.body, `"code":"upstream_failed"`) {
+						t.Errorf("got %d %s", got.status, got.body)
+					}
+				}
+				if got := <-first; got.status != c.status || got.body != c.body || runs.Load() != 1 {
+					t.Errorf("the first client got %d %q of %d runs", got.status, got.body, runs.Load())
+				}
+			})
+		}
 	}
 }
 
@@ -441,43 +604,71 @@ func TestToolCallThatBreaksOffBehindItsResponse(t *testing.T) {
 	}
 }
 
-// A batch passes with a line in the log that says why.
-func TestBatchOfToolCallsIsLogged(t *testing.T) {
-	logOutput = "book"
-	t.Cleanup(func() { logOutput = "discard" })
-	book.clear()
-	s := serve(t, append(toolCallsBlock, "reverse_proxy "+toolServer(t))...)
-	s.mustPost("", "["+callOf("1", "k")+"]", "X-Type", asJSON)
-	book.only(t, "unusable", "reason", "a batch of JSON-RPC messages has no key")
+// A batch and a call with another id pass with a line in the log that says why.
+func TestToolCallsWithoutKeyAreLogged(t *testing.T) {
+	for body, reason := range map[string]string{"[" + callOf("1", "k") + "]": "a batch", callOf("1.0", "k"): "a tool call has an id", callOf("null", "k"): "a tool call has an id"} {
+		s := serveLogged(t, "", "", append(toolCallsBlock, "reverse_proxy "+toolServer(t))...)
+		s.mustPost("", body, "X-Type", asJSON)
+		s.stop()
+		if line := book.only(t, "unusable"); !strings.HasPrefix(line.text("reason"), reason) {
+			t.Errorf("%s: the log says %v", body, line)
+		}
+	}
+}
+
+// An answer without a JSON-RPC response to a call with a key is a warning: the server speaks another
+// transport.
+func TestToolCallWithoutResponseIsLogged(t *testing.T) {
+	for name, c := range map[string]struct {
+		kind, says, status string
+		warnings           int
+	}{
+		"accepted":        {asJSON, "", "202", 1},
+		"another type":    {"text/json", `{"id":1,"result":{}}`, "200", 1},
+		"no type":         {"", `{"id":1,"result":{}}`, "200", 1},
+		"an error":        {asJSON, `{"id":1,"error":{}}`, "500", 0},
+		"a broken stream": {asEvents, ": hello||", "200", 0},
+		"a result":        {asJSON, `{"id":1,"result":{}}`, "200", 0},
+	} {
+		for _, observe := range []string{"", "observe"} {
+			s := serveLogged(t, "", "", "dedup {", "mode mcp", observe, "key json /params/arguments/idempotency_key", "}", "reverse_proxy "+toolServer(t))
+			s.mustPost("", callOf("1", "k"), "X-Type", c.kind, "X-Says", c.says, "X-Status", c.status)
+			s.stop()
+			if got := book.about("silent", "level", "warn"); len(got) != c.warnings {
+				t.Errorf("%s %s: %d warnings, want %d: %v", name, observe, len(got), c.warnings, got)
+			}
+		}
+	}
 }
 
 // What says something else about a tool call is refused (contract, section 3b).
 func TestToolCallMistakes(t *testing.T) {
 	const key = "key json /params/arguments/idempotency_key"
 	for lines, want := range map[string]string{
-		"":                                    "mode mcp: a tool call has no key by default",
-		key + "\nmethods POST":                "mode mcp and methods exclude each other",
-		key + "\nrelease_on 5xx":              "mode mcp and release_on exclude each other",
-		key + "\nrelease_if /e":               "mode mcp and release_if exclude each other",
-		key + "\nfingerprint json":            "mode mcp and fingerprint exclude each other",
-		key + "\nforce X-Force":               "mode mcp and force exclude each other",
-		key + "\non_duplicate acknowledge":    "mode mcp and on_duplicate exclude each other",
-		key + "\non_duplicate see_other":      "mode mcp and on_duplicate exclude each other",
-		key + "\nverify github {env.SECRET}":  "mode mcp and verify exclude each other",
-		key + "\nkeep_header Mcp-Session-Id":  "keep_header: Mcp-Session-Id",
-		key + "\nexclude ?ts":                 "exclude: ?ts is left out of the query",
-		"key form token":                      "mode mcp: a tool call is JSON and has no form",
-		"key parts a {\nheader X\nform b\n}":  "mode mcp: a tool call is JSON and has no form",
-		"key content":                         "mode mcp: key content would be made of the id",
-		"key json /id":                        "mode mcp: the id differs in a repeat",
-		"key value {http.dedup.json./id}":     "mode mcp: the id differs in a repeat",
-		"key parts a {\njson /a\njson /id\n}": "",
+		"key form token":                                  "mode mcp: a tool call is JSON and has no form",
+		"key parts a {\nheader X\nform b\n}":              "mode mcp: a tool call is JSON and has no form",
+		"":                                                "mode mcp: a tool call has no key by default",
+		key + "\nmethods POST":                            "mode mcp and methods exclude each other",
+		key + "\nrelease_on 5xx":                          "mode mcp and release_on exclude each other",
+		key + "\nrelease_if /e":                           "mode mcp and release_if exclude each other",
+		key + "\nfingerprint json":                        "mode mcp and fingerprint exclude each other",
+		key + "\nforce X-Force":                           "mode mcp and force exclude each other",
+		key + "\non_duplicate acknowledge":                "mode mcp and on_duplicate exclude each other",
+		key + "\non_duplicate see_other":                  "mode mcp and on_duplicate exclude each other",
+		key + "\nverify github {env.SECRET}":              "mode mcp and verify exclude each other",
+		key + "\nkeep_header Mcp-Session-Id":              "keep_header: Mcp-Session-Id",
+		"key content":                                     "mode mcp: key content would be made of the id",
+		"key json /params":                                "mode mcp: a key is a text",
+		"key value a-{http.dedup.json./params/arguments}": "mode mcp: a key is a text",
+		"key json /id":                                    "mode mcp: the id differs in a repeat",
+		"key value {http.dedup.json./id}":                 "mode mcp: the id differs in a repeat",
+		"key parts a {\njson /a\njson /id\n}":             "",
 	} {
 		if err := handlerOf("mode mcp\n" + lines); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v; want %q", lines, err, want)
 		}
 	}
-	for _, lines := range []string{key, key + "\nexclude /params/arguments/token\non_duplicate conflict\nscope {http.auth.user.id}", "key header Idempotency-Key"} {
+	for _, lines := range []string{key, key + "\nexclude /params/arguments/token ?ts\non_duplicate conflict\nscope {http.auth.user.id}", "key header Idempotency-Key"} {
 		if err := handlerOf("mode mcp\n" + lines); err != nil {
 			t.Errorf("%s: %v", lines, err)
 		}

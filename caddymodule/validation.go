@@ -115,7 +115,7 @@ func (s *Settings) checkMCP() error {
 		{"methods", len(s.Methods) > 0, "tool calls are POST; leave methods out"},
 		{"release_on", len(s.ReleaseOn) > 0, "the JSON-RPC response decides; leave release_on out"},
 		{"release_if", len(s.ReleaseIf) > 0, "error and isError of the JSON-RPC response release; leave release_if out"},
-		{"fingerprint", s.Fingerprint != "", "it is the params of the call; leave fingerprint out, and name with exclude what differs in a repeat"},
+		{"fingerprint", s.Fingerprint != "", "it is the query and the params of the call; leave fingerprint out, and name with exclude what differs in a repeat"},
 		{"force", s.Force != "", "clients cannot set header fields for one call; leave force out"},
 		{"on_duplicate", s.OnDuplicate == string(idempotency.AcknowledgeDuplicate) || s.OnDuplicate == string(idempotency.SeeOtherDuplicate),
 			"a duplicate needs a JSON-RPC response; use replay or conflict"},
@@ -130,13 +130,10 @@ func (s *Settings) checkMCP() error {
 			return conflictf("key", "mode mcp: key content would be made of the id, which differs in a repeat; use key json /params/arguments/idempotency_key")
 		case slices.ContainsFunc(append(source.Parts, source), delivery.Source.ReadsFormOnly):
 			return conflictf("key", "mode mcp: a tool call is JSON and has no form; use key json /params/arguments/idempotency_key")
+		case slices.ContainsFunc([]string{"/params", "/params/arguments", "/params/_meta"}, func(object string) bool { return readsMember(source, object) }):
+			return conflictf("key", "mode mcp: a key is a text, and params, its arguments and its _meta are objects; name a member of them, such as key json /params/arguments/idempotency_key")
 		case readsMember(source, "/id"):
 			return conflictf("key", "mode mcp: the id differs in a repeat, and other clients send the same; use key json /params/arguments/idempotency_key")
-		}
-	}
-	for _, word := range s.Exclude {
-		if strings.HasPrefix(word, "?") {
-			return conflictf("exclude", "exclude: %s is left out of the query in a fingerprint, and mode mcp takes none of it; remove it", word)
 		}
 	}
 	return nil

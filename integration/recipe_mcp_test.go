@@ -58,7 +58,9 @@ func TestRecipeMCPServer(t *testing.T) {
 	var site string
 	for _, b := range docBlocks(t) {
 		if strings.HasSuffix(b.page, "mcp-server.md") && b.language == "caddyfile" {
-			_, site, _ = strings.Cut(b.text, "\n:8080 {") // behind the global options
+			if _, behind, is := strings.Cut(b.text, "\n:8080 {"); is { // behind the global options
+				site = behind
+			}
 		}
 	}
 	p := start(t, conf{store: "store memory", sites: "http://:PORT {" + strings.ReplaceAll(site, "localhost:3000", up.addr)})

@@ -35,7 +35,7 @@ const (
 	ResultKept Result = "kept"
 	// ResultReleased: the key was released for a retry; the request may have been executed.
 	ResultReleased Result = "released"
-	// ResultNotSent: the key was released, because the request was not sent.
+	// ResultNotSent: the key was released, because the request was not sent, or the service has asked for more.
 	ResultNotSent Result = "not_sent"
 	// ResultHeld: whether the request was executed is unknown; an operator must decide.
 	ResultHeld Result = "held"

@@ -88,11 +88,10 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyht
 	defer x.close()
 	switch d := x.Identify().(type) {
 	case *identify.Claim:
-		if call := x.Call(); call != nil {
-			defer call.Begin()()
-		}
+		defer x.Begin(true)()
 		return x.claim(d, forced)
 	case identify.Pass:
+		defer x.Begin(false)()
 		return x.pass(d)
 	case identify.Refusal:
 		x.refuse(d)
@@ -101,7 +100,10 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyht
 		x.fail(d.Err)
 	case identify.Answered:
 		x.Leave()
-		x.Logger.Debug("a call in flight is not cancelled: its run goes on", zap.Inline(x))
+		x.Logger.Debug("a cancelled call goes on until it has ended", zap.Inline(x))
+		if d.Later != nil {
+			d.Later(x.detached())
+		}
 		w.WriteHeader(d.Status)
 	}
 	return nil

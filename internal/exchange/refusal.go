@@ -55,7 +55,7 @@ func (x *exchange) detailOf(d engine.Refusal) string {
 	switch d.Reason {
 	case engine.ReasonReused:
 		if x.Call() != nil {
-			return "the key was used before with a call that differs in its params; use a new key for a new call"
+			return "the key was used before with a call that differs in its query or params; use a new key for a new call"
 		}
 		return "the key was used before with a request that differs in path, query or body; use a new key for a new request"
 	case engine.ReasonInFlight:

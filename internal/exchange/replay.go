@@ -243,8 +243,12 @@ func (x *exchange) conflict(d engine.Replay) problem {
 
 // failedCall refuses a call that has waited for a run which ended in an error.
 func (x *exchange) failedCall(d engine.Replay, outcome report.Outcome) problem {
+	status := d.Response.Status
+	if status < http.StatusBadRequest { // of an answer without a response
+		status = http.StatusBadGateway
+	}
 	return problem{
-		Title: "The upstream failed", Status: d.Response.Status, Code: reasonFailed,
+		Title: "The upstream failed", Status: status, Code: reasonFailed,
 		Detail:      fmt.Sprintf("the run %s of this call ended in an error", d.Record.ExecutionID),
 		ExecutionID: d.Record.ExecutionID, attempt: d.Record.Attempt, outcome: outcome, docs: x.Docs,
 	}

@@ -87,10 +87,10 @@ func FingerprintPieces(path, query string, pieces iter.Seq[[]byte], exclude ...s
 	return fingerprintPieces(FingerprintBody+excluding(parametersIn(exclude)), path, query, pieces)
 }
 
-// FingerprintWritten is [Fingerprint] for what write writes, without path and query.
-func FingerprintWritten(kind FingerprintKind, exclude []string, write func(io.Writer) error) (string, error) {
+// FingerprintWritten is [Fingerprint] for the query and what write writes, without the path.
+func FingerprintWritten(kind FingerprintKind, query string, exclude []string, write func(io.Writer) error) (string, error) {
 	h := sha256.New()
-	h.Write(appendPart(nil, fingerprintVersion))
+	h.Write(appendPart(appendPart(nil, fingerprintVersion), query))
 	if err := write(h); err != nil {
 		return "", err
 	}

@@ -13,8 +13,8 @@ type How int
 const (
 	// Answered: the handlers wrote a whole response.
 	Answered How = iota + 1
-	// NotSent: there was no connection to an upstream, so the request was certainly not
-	// executed.
+	// NotSent: the request was not executed. There was no connection to an upstream, or the
+	// service has asked for more before it does.
 	NotSent
 	// Unknown: the request may have been executed, and there is no whole response: it timed
 	// out or was cut off, or a handler aborted or panicked.

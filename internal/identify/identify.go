@@ -61,6 +61,8 @@ type Config struct {
 type Calls interface {
 	// May reports whether a request with this header may be a call.
 	May(header http.Header) bool
+	// ReadHead says what a request is that has no message in its body. ok reports whether it is one.
+	ReadHead(r *http.Request, caller func(fields ...string) []string) (read CallRead, ok bool)
 	// Read says what a request is by its body, or by the beginning of one that is too large. caller
 	// returns what is known of the request's caller and its session.
 	Read(header http.Header, body []byte, whole bool, caller func(fields ...string) []string) CallRead
@@ -75,8 +77,6 @@ type Calls interface {
 
 // Call is a call, which is answered in a form of its own.
 type Call interface {
-	// Begin counts the call as one in flight, until end is called.
-	Begin() (end func())
 	// Replay returns a kept response as the answer to this call, in parts.
 	Replay(kept []byte) (parts [][]byte, err error)
 	// Refuse returns the answer to the call if it is refused.
@@ -94,10 +94,14 @@ type CallRefusal struct {
 
 // CallRead is what a request is.
 type CallRead struct {
-	Call   Call
+	Call   Call  // nil for none
 	Size   int   // of the call in memory, in bytes
-	NoKey  error // why the request can have no key; nil for a call, and for a request that needs none
+	NoKey  error // why the call can have no key; nil for all others
 	Answer int   // the status with which it is answered, and not handed on; 0 for none
+	// Later, if it is not nil, has the answered request handed on when it no longer ends a call.
+	Later func(handOn func())
+	// Begin, if it is not nil, counts the request as one in flight, until end is called.
+	Begin func(hasKey bool) (end func())
 }
 
 // Identifier finds the keys of a handler's requests.
@@ -203,7 +207,10 @@ type Unread struct {
 }
 
 // Answered ends a request with a status.
-type Answered struct{ Status int }
+type Answered struct {
+	Status int
+	Later  func(handOn func()) // [CallRead.Later]
+}
 
 func (*Claim) decision()   {}
 func (Pass) decision()     {}
@@ -234,6 +241,7 @@ type Request struct {
 	memberErr    error // of the member that [Request.replace] has read
 	scoped       *scopeMembers
 	call         Call
+	begin        func(hasKey bool) (end func())
 	callRoom     *budget.Allowance // nil for all but calls
 	claim        Claim
 }
@@ -248,6 +256,14 @@ func (x *Request) Init(of *Identifier, by *report.Reporter, room *budget.Budget,
 
 // Call returns the call that the request is, nil for none. It is known when the request is identified.
 func (x *Request) Call() Call { return x.call }
+
+// Begin counts the request as one in flight, until end is called.
+func (x *Request) Begin(hasKey bool) (end func()) {
+	if x.begin == nil {
+		return func() {}
+	}
+	return x.begin(hasKey)
+}
 
 // Close releases what the request holds.
 func (x *Request) Close() {
@@ -418,7 +434,7 @@ func (x *Request) fingerprint(kind idempotency.FingerprintKind, request delivery
 		if err != nil {
 			return "", err
 		}
-		return idempotency.FingerprintWritten(kind, x.Exclude, func(to io.Writer) error {
+		return idempotency.FingerprintWritten(kind, query, x.Exclude, func(to io.Writer) error {
 			return x.Calls.WriteFingerprint(to, doc, x.excludedPointers...)
 		})
 	case kind == idempotency.FingerprintJSON:
@@ -569,6 +585,12 @@ func (x *Request) withLargeBody(needs string) Decision {
 
 // readCall reads what a request is. It returns nil for a call, whose key is then looked for.
 func (x *Request) readCall() Decision {
+	if read, ok := x.Calls.ReadHead(x.r, x.callerAndSession); ok {
+		if read.Answer != 0 {
+			return Answered{read.Answer, read.Later}
+		}
+		return Pass{}
+	}
 	tooLarge := x.Body.ReadToLimit()
 	var text []byte
 	err := tooLarge
@@ -583,14 +605,15 @@ func (x *Request) readCall() Decision {
 		return x.unread(err)
 	}
 	read := x.Calls.Read(x.r.Header, text, tooLarge == nil, x.callerAndSession)
+	x.begin = read.Begin
 	switch {
 	case read.Answer != 0:
-		return Answered{read.Answer}
-	case read.NoKey != nil:
-		x.logWithoutKey(report.Unusable, read.NoKey)
-		return Pass{Outcome: report.Unusable}
+		return Answered{Status: read.Answer}
 	case read.Call == nil:
 		return Pass{}
+	case read.NoKey != nil && !x.RejectMissing:
+		x.logWithoutKey(report.Unusable, read.NoKey)
+		return Pass{Outcome: report.Unusable}
 	}
 	x.callRoom = &budget.Allowance{Budget: x.Allowance.Budget}
 	if err := x.callRoom.Admit(read.Size); err != nil {
@@ -598,6 +621,9 @@ func (x *Request) readCall() Decision {
 		return x.unread(err)
 	}
 	x.call = read.Call
+	if read.NoKey != nil {
+		return Refusal{ReasonMissing, read.NoKey.Error(), report.Unusable}
+	}
 	if tooLarge != nil {
 		return x.withLargeBody("a tool call")
 	}

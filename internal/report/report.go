@@ -36,7 +36,7 @@ type Reporter struct {
 	Encrypted bool   // the store encrypts, so that no delivery ID is shown
 	Observed  bool   // the requests only pass
 
-	differing Sampler
+	differing, silent Sampler
 }
 
 // Report is what one handler says of a request. Its methods are called in the request's goroutine.
@@ -135,6 +135,14 @@ func (p *Report) Differs(executionID string) {
 	if leftOut, ok := p.differing.Allow(""); ok {
 		p.Logger.Warn("differs: a duplicate has another body than the first request with its key; if these are two events, the key needs more than this ID",
 			zap.Inline(p), zap.String("execution_id", executionID), LeftOut(leftOut))
+	}
+}
+
+// Silent reports, at most once a second, an answer that has nothing of what its mode keeps.
+func (p *Report) Silent(why error, status int) {
+	if leftOut, ok := p.silent.Allow(""); ok {
+		p.Logger.Warn("silent: a request with a key was answered in a form that is never kept, and its repeat runs again",
+			zap.Inline(p), zap.Int("status", status), zap.NamedError("reason", why), LeftOut(leftOut))
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"strings"
 	"sync"
 
 	"github.com/caddy-dedup/caddy-dedup/internal/budget"
@@ -24,34 +25,69 @@ const (
 )
 
 // Mode is the mode mcp. It implements [identify.Calls].
-type Mode struct{}
+type Mode struct {
+	// Shared reports whether other processes may have calls in flight that this one cannot know.
+	Shared bool
+}
 
 var _ identify.Calls = Mode{}
 
-// May implements [identify.Calls]: a request may say by Mcp-Method that it is no tool call.
-func (Mode) May(header http.Header) bool { return NeedsBody(header[methodField]) }
+// May implements [identify.Calls]: a request may say by Mcp-Method that it is no tool call. With a shared
+// store, its cancellation is handed on only if the request was seen.
+func (m Mode) May(header http.Header) bool { return m.Shared || NeedsBody(header[methodField]) }
+
+// ReadHead implements [identify.Calls].
+func (Mode) ReadHead(r *http.Request, caller func(fields ...string) []string) (read identify.CallRead, ok bool) {
+	if !strings.EqualFold(r.Method, http.MethodDelete) {
+		return read, false
+	}
+	if session := sessionOf(r.Header, caller); inFlight.hasSession(session) {
+		// The end of its session would cancel the call.
+		read.Answer, read.Later = http.StatusAccepted, func(handOn func()) { inFlight.whenEnded(session, handOn) }
+	}
+	return read, true
+}
 
 // Read implements [identify.Calls].
-func (Mode) Read(header http.Header, body []byte, whole bool, caller func(fields ...string) []string) identify.CallRead {
+func (m Mode) Read(header http.Header, body []byte, whole bool, caller func(fields ...string) []string) identify.CallRead {
 	read := Read
 	if !whole {
 		read = ReadBeginning
 	}
-	switch request := read(body, header[methodField]); request.Kind {
+	request := read(body, header[methodField])
+	id := request.ID
+	begin := func() func(bool) func() {
+		call, session := flightOf(caller(sessionField), id), sessionOf(header, caller)
+		return func(hasKey bool) (end func()) { return inFlight.add(call, session, hasKey) }
+	}
+	switch request.Kind {
 	case Call:
-		id := bytes.Clone(request.ID)
-		return identify.CallRead{Call: &ToolCall{id, httpfield.First(header, versionField), flightOf(caller(sessionField), id)}, Size: len(id)}
+		id = bytes.Clone(id)
+		return identify.CallRead{Call: &ToolCall{id, httpfield.First(header, versionField)}, Size: len(id), Begin: begin()}
+	case Other:
+		if m.Shared && id != nil {
+			return identify.CallRead{Begin: begin()}
+		}
+	case UnusableID:
+		return identify.CallRead{Call: &ToolCall{id: bytes.Clone(id)}, Size: len(id), NoKey: errUnusableID}
 	case Batch:
-		return identify.CallRead{NoKey: errors.New("a batch of JSON-RPC messages has no key")}
+		return identify.CallRead{Call: &ToolCall{}, NoKey: errBatch}
 	case Cancellation:
 		// It is not handed on: a server that obeyed it would leave the call without a response, and its
 		// repeat would run again.
-		if inFlight.has(flightOf(caller(sessionField), request.ID)) {
+		keyed, passed := inFlight.has(flightOf(caller(sessionField), id))
+		if keyed || m.Shared && !passed {
 			return identify.CallRead{Answer: http.StatusAccepted}
 		}
 	}
 	return identify.CallRead{}
 }
+
+// Why a request that calls tools has no key.
+var (
+	errBatch      = errors.New("a batch of JSON-RPC messages has no key; clients have to send one message in each request")
+	errUnusableID = errors.New("a tool call has an id that is neither a string nor an integer without fraction and exponent")
+)
 
 // Unread implements [identify.Calls].
 func (Mode) Unread(header http.Header) identify.Call {
@@ -72,11 +108,7 @@ func (Mode) NewAnswer(limit int64, room budget.Allowance) upstream.Answer {
 type ToolCall struct {
 	id      []byte // as it is written; nil if it is unknown
 	version string // of the protocol
-	flight  flight
 }
-
-// Begin counts the call as one in flight, until end is called.
-func (c *ToolCall) Begin() (end func()) { return inFlight.add(c.flight) }
 
 // Replay returns a kept response as the answer to this call, in parts.
 func (c *ToolCall) Replay(kept []byte) (parts [][]byte, err error) {
@@ -88,7 +120,8 @@ func (c *ToolCall) Refuse(r identify.CallRefusal) (status int, body []byte) {
 	return Refusal(r).Answer(c.id)
 }
 
-// flight identifies a call by its caller, session and id.
+// flight identifies a request by its caller, session and id, or a session by its caller and name. The zero
+// flight is none.
 type flight [sha256.Size]byte
 
 func flightOf(caller []string, id []byte) flight {
@@ -96,32 +129,78 @@ func flightOf(caller []string, id []byte) flight {
 	return sha256.Sum256(fmt.Appendf(nil, "%q %x", caller, hashed))
 }
 
-// inFlight are the calls with a key that are in flight in this process. They outlive a reload.
-var inFlight = flights{count: make(map[flight]int)}
-
-type flights struct {
-	mu    sync.Mutex
-	count map[flight]int // callers without a session may use an id several times
+func sessionOf(header http.Header, caller func(fields ...string) []string) (session flight) {
+	if httpfield.First(header, sessionField) != "" {
+		session = flightOf(caller(sessionField), nil)
+	}
+	return session
 }
 
-// add adds a call until remove is called.
-func (c *flights) add(call flight) (remove func()) {
+// inFlight are the requests that are in flight in this process. They outlive a reload.
+var inFlight = flights{
+	keyed: make(map[flight]int), passed: make(map[flight]int), sessions: make(map[flight]int), later: make(map[flight]func()),
+}
+
+type flights struct {
+	mu            sync.Mutex
+	keyed, passed map[flight]int    // callers without a session may use an id several times
+	sessions      map[flight]int    // by the keyed calls of each
+	later         map[flight]func() // by session, what is done when the last of these has ended
+}
+
+// add adds a request until remove is called.
+func (c *flights) add(request, session flight, keyed bool) (remove func()) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.count[call]++
+	count := c.passed
+	if keyed {
+		count = c.keyed
+		c.sessions[session]++
+	}
+	count[request]++
 	return func() {
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		if c.count[call]--; c.count[call] == 0 {
-			delete(c.count, call)
+		if count[request]--; count[request] == 0 {
+			delete(count, request)
+		}
+		if !keyed {
+			return
+		}
+		if c.sessions[session]--; c.sessions[session] > 0 {
+			return
+		}
+		delete(c.sessions, session)
+		if later := c.later[session]; later != nil {
+			delete(c.later, session)
+			go later()
 		}
 	}
 }
 
-func (c *flights) has(call flight) bool {
+// has reports whether a request is in flight with a key, and whether one is without.
+func (c *flights) has(request flight) (keyed, passed bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.count[call] > 0
+	return c.keyed[request] > 0, c.passed[request] > 0
+}
+
+func (c *flights) hasSession(session flight) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return session != flight{} && c.sessions[session] > 0
+}
+
+// whenEnded has the first function of a session called when no call of it is in flight with a key.
+func (c *flights) whenEnded(session flight, do func()) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch {
+	case c.sessions[session] == 0:
+		go do()
+	case c.later[session] == nil:
+		c.later[session] = do
+	}
 }
 
 // Answer finds the response to a call in the answer of its run. It implements [upstream.Answer].
@@ -159,14 +238,15 @@ func (a *Answer) Early() bool { return a.early }
 
 // Why a run is not kept.
 var (
-	errFailed  = errors.New("the response to the tool call is an error, says isError, or asks for input")
-	errSilent  = errors.New("the upstream's answer has no JSON-RPC response")
+	errFailed  = errors.New("the response to the tool call is an error, or says isError")
+	errAsked   = errors.New("the response to the tool call asks for input")
+	errSilent  = errors.New("the upstream's answer has no JSON-RPC response; only servers that speak Streamable HTTP are protected")
 	errUnknown = errors.New("the upstream's answer ended without a JSON-RPC response, or is encoded")
 )
 
 // Verdict implements [upstream.Answer].
 func (a *Answer) Verdict(whole bool) upstream.Verdict {
-	silent := upstream.Verdict{Failed: true, Why: errSilent}
+	silent := upstream.Verdict{Failed: true, Silent: true, Why: errSilent}
 	if a.reader == nil {
 		return silent
 	}
@@ -179,6 +259,8 @@ func (a *Answer) Verdict(whole bool) upstream.Verdict {
 			return silent
 		}
 		return upstream.Verdict{Failed: true, Why: errFailed}
+	case Asked:
+		return upstream.Verdict{Asked: true, Why: errAsked}
 	case Unknown:
 		return upstream.Verdict{Unknown: true, Why: errUnknown}
 	default: // a result, or an answer that is not whole
@@ -207,21 +289,25 @@ func (a *Answer) Omitted() bool {
 	return outgrown
 }
 
-// Keep implements [upstream.Answer]. What the header of the answer says of a stream, or of other bytes,
-// goes.
+// Keep implements [upstream.Answer]. It removes from the header what describes a stream, other bytes, or
+// who may read the answer.
 func (a *Answer) Keep(r *idempotency.Response) {
 	text := a.message()
-	if r.Omitted = r.Omitted || text == nil; !r.Omitted {
+	switch {
+	case text == nil && !a.Omitted(): // those who waited get the failure
+		r.Failed, r.Omitted = true, false
+	case r.Omitted || text == nil:
+		r.Omitted = true
+	default:
 		r.Body = text
 	}
 	header := map[string][]string{"Content-Type": {"application/json"}}
 	for name, values := range r.Header {
-		switch name {
-		case "Cache-Control", "X-Accel-Buffering":
+		switch {
+		case name == "Cache-Control", name == "X-Accel-Buffering", httpfield.DescribesBody(name):
+		case strings.HasPrefix(name, "Access-Control-"): // for the origin of the first request
 		default:
-			if !httpfield.DescribesBody(name) {
-				header[name] = values
-			}
+			header[name] = values
 		}
 	}
 	r.Header = header

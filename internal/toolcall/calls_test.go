@@ -32,6 +32,7 @@ func TestAnswerKeepsItsResponse(t *testing.T) {
 		}
 		kept := &idempotency.Response{Status: http.StatusOK, Header: map[string][]string{
 			"Content-Type": {contentType}, "Content-Language": {"en"}, "Cache-Control": {"no-cache"}, "X-Accel-Buffering": {"no"}, "X-Own": {"1"},
+			"Access-Control-Allow-Origin": {"https://a.example"}, "Access-Control-Allow-Credentials": {"true"}, "Access-Control-Expose-Headers": {"Mcp-Session-Id"},
 		}}
 		a.Keep(kept)
 		if string(kept.Body) != response || kept.Omitted || a.Omitted() || a.Held() != len(response) {
@@ -61,6 +62,7 @@ func TestVerdictsOfAnswers(t *testing.T) {
 		"a result":               {200, asJSON, "", `{"id":1,"result":{}}`, false, nil, false},
 		"an error":               {200, asJSON, "", `{"id":1,"error":{"code":-1}}`, false, errFailed, false},
 		"a result that is none":  {200, asJSON, "", `{"id":1,"result":{"isError":true}}`, false, errFailed, false},
+		"a question":             {200, asJSON, "", `{"id":1,"result":{"resultType":"input_required"}}`, false, errAsked, false},
 		"another status":         {400, asJSON, "", `{"id":1,"result":{}}`, false, errFailed, false},
 		"no response":            {202, asJSON, "", ``, false, errSilent, false},
 		"nothing":                {0, "", "", ``, false, errSilent, false},
@@ -79,8 +81,50 @@ func TestVerdictsOfAnswers(t *testing.T) {
 			a.Feed([]byte(c.text))
 		}
 		got := a.Verdict(!c.cut)
-		if !errors.Is(got.Why, c.want) || got.Unknown != c.unknown || got.Failed != (c.want != nil && !c.unknown) {
+		if !errors.Is(got.Why, c.want) || got.Unknown != c.unknown || got.Asked != (c.want == errAsked) || got.Failed != (c.want != nil && !c.unknown && !got.Asked) {
 			t.Errorf("%s: %+v, want %v", name, got, c.want)
+		}
+	}
+}
+
+// With a shared store, a cancellation is handed on only if its request is in flight here, and has no key: the
+// call may be in flight in another process.
+func TestCancellationsWithSharedStore(t *testing.T) {
+	caller := func(of string) func(...string) []string {
+		return func(...string) []string { return []string{of} }
+	}
+	const call, list = `{"id":1,"method":"tools/call"}`, `{"id":1,"method":"tools/list"}`
+	for name, c := range map[string]struct {
+		shared bool
+		body   string // "" for none in flight
+		hasKey bool
+		by     string // who cancels
+		status int
+	}{
+		"with a key":                {false, call, true, "a", 202},
+		"without a key":             {false, call, false, "a", 0},
+		"none":                      {false, "", false, "a", 0},
+		"shared, with a key":        {true, call, true, "a", 202},
+		"shared, without a key":     {true, call, false, "a", 0},
+		"shared, another request":   {true, list, false, "a", 0},
+		"shared, of another caller": {true, call, false, "b", 202},
+		"shared, none":              {true, "", false, "a", 202},
+	} {
+		m, end := Mode{Shared: c.shared}, func() {}
+		header := http.Header{methodField: {"notifications/cancelled"}}
+		if c.body != "" {
+			if !m.May(http.Header{methodField: {"tools/list"}}) && c.shared {
+				t.Errorf("%s: a request with another method is not seen", name)
+			}
+			end = m.Read(nil, []byte(c.body), true, caller("a")).Begin(c.hasKey)
+		}
+		cancel := []byte(`{"method":"notifications/cancelled","params":{"requestId":1}}`)
+		if got := m.Read(header, cancel, true, caller(c.by)); got.Answer != c.status {
+			t.Errorf("%s: the cancellation gets %d, want %d", name, got.Answer, c.status)
+		}
+		end()
+		if keyed, passed := inFlight.has(flightOf([]string{"a"}, []byte("1"))); keyed || passed {
+			t.Errorf("%s: it is in flight", name)
 		}
 	}
 }

@@ -10,9 +10,10 @@ const (
 	Pending End = iota
 	// Kept: a result. That of a task counts: a repeat would begin another one.
 	Kept
-	// Released: an error, a result that says it is one, or one that asks for input; or the upstream has
-	// answered without a response.
+	// Released: an error, or a result that says it is one; or the upstream has answered without a response.
 	Released
+	// Asked: a result that asks for input. The client answers with another round of the same call.
+	Asked
 	// Unknown: what the upstream wrote ends before a response, or cannot be read.
 	Unknown
 )
@@ -69,8 +70,11 @@ func endBy(status int, text []byte, whole bool) End {
 			resultType = result[begin:end]
 		}
 	})
-	if string(failed) == "true" || canonicaljson.IsString(resultType, "input_required") {
+	switch {
+	case string(failed) == "true":
 		end = Released
+	case canonicaljson.IsString(resultType, "input_required"):
+		end = Asked
 	}
 	return end
 }

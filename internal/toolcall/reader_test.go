@@ -75,7 +75,7 @@ var ends = map[string]toolcall.End{
 	`{"id":1,"result":null,"error":{}}`: toolcall.Released,
 	`{"id":1,"result":{"content":[],"isError":true}}`:                 toolcall.Released,
 	`{"id":1,"result":{"isError":false,"\u0069sError":true}}`:         toolcall.Released,
-	`{"id":1,"result":{"resultType":"input\u005frequired"}}`:          toolcall.Released,
+	`{"id":1,"result":{"resultType":"input\u005frequired"}}`:          toolcall.Asked,
 	`{"id":1,"error":{},"result":{"a":1},"result":{"isError":false}}`: toolcall.Released,
 	asked: toolcall.Pending,
 	`{"method":"notifications/progress","result":{}}`: toolcall.Pending,

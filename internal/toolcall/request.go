@@ -28,6 +28,8 @@ const (
 	Cancellation
 	// Batch is an array: revision 2025-03-26 has several messages in one.
 	Batch
+	// UnusableID is a request tools/call with another id.
+	UnusableID
 )
 
 const (
@@ -40,7 +42,8 @@ type Request struct {
 	Kind Kind
 	// ID is the id of a call, or that of the call which is cancelled, as it is written: 1, "1" and
 	// "\u0031" are three. It is a part of the body, and as long as its sender likes. It is nil where the
-	// beginning of a call does not have it.
+	// beginning of a call does not have it. Of [UnusableID] it is a number, or nil, and of [Other] that of a
+	// request, or nil.
 	ID []byte
 }
 
@@ -50,12 +53,14 @@ func Read(body []byte, methods []string) Request {
 	body = bytes.TrimPrefix(body, byteOrderMark)
 	m, err := readRequest(body, len(body)+1)
 	switch {
-	case bytes.HasPrefix(bytes.TrimLeft(body, " \t\r\n"), []byte("[")):
+	case isArray(body):
 		return Request{Kind: Batch}
 	case err != nil:
 		return Request{}
-	case m.says(callMethod) && agree(methods, callMethod) && isID(m.id):
-		return Request{Call, m.id}
+	case m.says(callMethod) && agree(methods, callMethod) && m.id != nil:
+		return m.call()
+	case m.method != nil && isID(m.id):
+		return Request{ID: m.id}
 	case m.says(cancelMethod) && agree(methods, cancelMethod) && m.id == nil:
 		var id []byte
 		_ = canonicaljson.Members(m.params, func(name []byte, begin, end int) {
@@ -70,17 +75,23 @@ func Read(body []byte, methods []string) Request {
 	return Request{}
 }
 
-// ReadBeginning returns [Call] for the beginning of a body that is too large, if that or Mcp-Method
-// says so, and else [Other].
+// ReadBeginning is [Read] for the beginning of a body that is too large. It is a call if that or Mcp-Method
+// says so.
 func ReadBeginning(body []byte, methods []string) Request {
 	body = bytes.TrimPrefix(body, byteOrderMark)
 	m, _ := readRequest(body, len(body))
 	isCall := m.says(callMethod) || m.method == nil && len(methods) > 0
-	if !isCall || !agree(methods, callMethod) || m.id != nil && !isID(m.id) {
+	switch {
+	case isArray(body):
+		return Request{Kind: Batch}
+	case !isCall || !agree(methods, callMethod):
 		return Request{}
+	default:
+		return m.call()
 	}
-	return Request{Call, m.id}
 }
+
+func isArray(body []byte) bool { return bytes.HasPrefix(bytes.TrimLeft(body, " \t\r\n"), []byte("[")) }
 
 // NeedsBody reports whether [Read] needs the body: else Mcp-Method says that it is [Other].
 func NeedsBody(methods []string) bool {
@@ -99,6 +110,18 @@ var byteOrderMark = []byte("\ufeff")
 type requestMembers struct{ method, id, params []byte }
 
 func (m requestMembers) says(method string) bool { return canonicaljson.IsString(m.method, method) }
+
+// call returns what the members of a call say.
+func (m requestMembers) call() Request {
+	switch {
+	case m.id == nil || isID(m.id):
+		return Request{Call, m.id}
+	case m.id[0] == '-' || '0' <= m.id[0] && m.id[0] <= '9':
+		return Request{UnusableID, m.id}
+	default:
+		return Request{Kind: UnusableID}
+	}
+}
 
 // readRequest returns those of the members that end before a limit: of a beginning, the last value
 // may be cut.

@@ -62,6 +62,9 @@ type Conclusion struct {
 // says in it. of is what is said of the request.
 func (c *Rules) Conclude(o Ended, policy *idempotency.Policy, response Response, repl *caddy.Replacer, of *report.Report) Conclusion {
 	end, share, err := o.End()
+	if end.How == idempotency.Answered && o.Verdict.Silent {
+		of.Silent(o.Verdict.Why, o.Status)
+	}
 	end.Response = response.Shared(share, err)
 	failure := c.failure(end, policy, response, of)
 	end.SaysFailed = end.SaysFailed || failure != nil

@@ -33,6 +33,8 @@ type Ended struct {
 // Verdict is what a mode says of the content of a whole answer, whatever its status.
 type Verdict struct {
 	Failed  bool  // the answer is a failure
+	Asked   bool  // the answer asks its client for more, and the run is no attempt
+	Silent  bool  // the answer has nothing that the mode could keep
 	Unknown bool  // the answer does not say how the request ended
 	Why     error // nil if neither
 }
@@ -141,6 +143,8 @@ func (o Ended) End() (end idempotency.End, share Share, err error) {
 	if end.How == idempotency.Answered {
 		if end.SaysFailed = o.Verdict.Failed; o.Verdict.Unknown { // its client gets what there is, and may fetch the rest
 			end.How, share = idempotency.Unknown, ShareError
+		} else if o.Verdict.Asked {
+			end.How = idempotency.NotSent
 		}
 	}
 	return end, share, err

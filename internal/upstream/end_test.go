@@ -133,12 +133,14 @@ func TestEndingOverItsWholeDomain(t *testing.T) {
 					}
 					used[row]++
 					o.Err, o.Way, o.Releases = err, way, releases
-					for _, verdict := range []Verdict{{}, {Failed: true}, {Unknown: true}} {
+					for _, verdict := range []Verdict{{}, {Failed: true}, {Asked: true}, {Unknown: true}} {
 						o.Verdict = verdict
 						want, wantFailed := endTable[row].want, false
 						if want.how == idempotency.Answered {
 							if wantFailed = verdict.Failed; verdict.Unknown {
 								want.how, want.share = idempotency.Unknown, ShareError
+							} else if verdict.Asked {
+								want.how = idempotency.NotSent
 							}
 						}
 						settled, share, clientErr := o.End()
