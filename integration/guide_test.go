@@ -105,7 +105,7 @@ func newGuideStand(t *testing.T) *guideStand {
 		t.Fatal(err)
 	}
 	s := &guideStand{dir: dir}
-	for _, port := range []string{"8080", "8081", "3000", "2019"} {
+	for _, port := range []string{"8080", "8081", "8082", "3000", "2019"} {
 		own := freeport.Of(t)
 		s.here = append(s.here, "localhost:"+port, fmt.Sprintf("127.0.0.1:%d", own),
 			":"+port+" ", fmt.Sprintf(":%d ", own), port+":80", fmt.Sprintf("%d:80", own))

@@ -187,7 +187,7 @@ func TestSitesDoWhatTheirPagesSay(t *testing.T) {
 			{"/notifications", `{"uid": "lost", "channel": "mail"}`, "", 409, "attempts_exhausted"},
 			{"/notifications", `{"uid": "lost", "channel": "mail"}`, "", 409, "X-Outcome: exhausted"},
 		}},
-		"trigger dispatch": {"recipes/trigger-dispatch.md", "", []string{":8081 {", fmt.Sprintf("http://:%d {", freeport.Of(t))}, []asked{
+		"trigger dispatch": {"recipes/trigger-dispatch.md", "", []string{":8082 {", fmt.Sprintf("http://:%d {", freeport.Of(t))}, []asked{
 			{"/triggers/build", `{}`, "X-Event-Id: e", 201, `"id": "1"`},
 			{"/triggers/build", `other`, "X-Event-Id: e\n" + another, 201, replay},
 			{"/triggers/build?subscription=2", `{}`, "X-Event-Id: e", 201, `"id": "2"`},
@@ -259,8 +259,8 @@ func TestRecipeTriggerDispatch(t *testing.T) {
 	})
 	store, dedup := redisStore(t), "namespace triggers"
 	here := []string{"localhost:3000", trigger.addr, "localhost:3001", runs.addr}
-	a := start(t, conf{store: store, dedup: dedup, sites: sitesOfAPage(t, "recipes/trigger-dispatch.md", "", append(here, ":8081 {", "http://"+egress+" {")...)})
-	b := start(t, conf{store: store, dedup: dedup, sites: sitesOfAPage(t, "recipes/trigger-dispatch.md", "", append(here, ":8081 {", fmt.Sprintf("http://:%d {", freeport.Of(t)))...)})
+	a := start(t, conf{store: store, dedup: dedup, sites: sitesOfAPage(t, "recipes/trigger-dispatch.md", "", append(here, ":8082 {", "http://"+egress+" {")...)})
+	b := start(t, conf{store: store, dedup: dedup, sites: sitesOfAPage(t, "recipes/trigger-dispatch.md", "", append(here, ":8082 {", fmt.Sprintf("http://:%d {", freeport.Of(t)))...)})
 	event := header("X-Event-Id", "e")
 	if got := a.post(t, "/triggers/all", "", "{}", event); got.Status != http.StatusBadGateway {
 		t.Errorf("the event whose run failed got %d", got.Status)
