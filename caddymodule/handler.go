@@ -154,7 +154,7 @@ func (s *Settings) identification() identify.Config {
 		MaxRequestBody: s.MaxRequestBody,
 	}
 	if c.Mode == delivery.ModeMCP {
-		c.Methods = []string{http.MethodPost, http.MethodDelete}
+		c.Methods = []string{http.MethodPost, http.MethodDelete, http.MethodGet}
 	}
 	if s.RetentionFrom != nil {
 		c.RetentionFrom = &identify.RetentionSource{Source: s.RetentionFrom.source(), Max: duration(s.RetentionFrom.Max)}

@@ -413,6 +413,119 @@ func TestToolCallOutlivesItsSession(t *testing.T) {
 	}
 }
 
+// A client that has lost the stream of a call asks for the rest of it by the id of its last event, and gets the
+// response under the id of its call, as soon as there is one, without another run.
+func TestToolCallResumed(t *testing.T) {
+	const key, pays = "key json /params/arguments/idempotency_key", `{"id":1,"result":{}}`
+	for name, c := range map[string]struct {
+		lines, says string
+		want        string // the last event
+		later       string // that of a GET which comes when all is over; want where it is empty
+	}{
+		"a result":    {key, pays, `{"id":1,"result":{"_meta":{"caddy-dedup/replayed":true}}}`, ""},
+		"in lines":    {key, "{\"id\":1,\ndata: \"result\":{}}", `{"id":1, "result":{"_meta":{"caddy-dedup/replayed":true}}}`, ""},
+		"an error":    {key, `{"id":1,"error":{"code":-5}}`, `{"id":1,"error":{"code":-5}}`, `{"id":1,"error":{"code":-5}}`},
+		"none":        {key, "", `{"jsonrpc":"2.0","id":1,"error":{"code":502,`, `{"jsonrpc":"2.0","id":1,"error":{"code":502,`},
+		"none, held":  {key + "\non_unknown hold", "", `{"jsonrpc":"2.0","id":1,"error":{"code":409,`, ""},
+		"too large":   {key + "\nmax_response_body 512", `{"id":1,"result":"` + strings.Repeat("x", 600) + `"}`, `{"jsonrpc":"2.0","id":1,"error":{"code":409,`, ""},
+		"conflict":    {key + "\non_duplicate conflict", pays, `{"id":1,"result":{"_meta":{"caddy-dedup/replayed":true}}}`, ""},
+		"its scope":   {key + "\nscope {http.request.header.Authorization}", pays, `{"id":1,"result":{"_meta":{"caddy-dedup/replayed":true}}}`, ""},
+		"no wait":     {key + "\nwait off", pays, `{"id":1,"result":{"_meta":{"caddy-dedup/replayed":true}}}`, ""},
+		"from header": {"key header X-Key", pays, `{"id":1,"result":{"_meta":{"caddy-dedup/replayed":true}}}`, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			says := make(chan bool)
+			address, runs := startUpstream(t, func(w http.ResponseWriter, r *http.Request, _ int) {
+				if r.Method == http.MethodGet {
+					w.WriteHeader(http.StatusMethodNotAllowed)
+					return
+				}
+				w.Header().Set("Content-Type", asEvents)
+				_, _ = io.WriteString(w, "id: theirs\ndata:\n\n")
+				_ = http.NewResponseController(w).Flush()
+				<-says
+				if c.says != "" {
+					_, _ = io.WriteString(w, "id: theirs-2\ndata: "+c.says+"\n\n")
+				}
+			})
+			s := serve(t, "dedup {", "mode mcp", c.lines, "}", "reverse_proxy "+address)
+			send := func(method, body, lastEvent, caller string) (*http.Response, *bufio.Reader) {
+				r, _ := http.NewRequest(method, s.URL+"/", strings.NewReader(body))
+				r.Header.Set("Authorization", caller)
+				r.Header.Set("X-Key", "k")
+				if lastEvent != "" {
+					r.Header.Set("Last-Event-ID", lastEvent)
+				}
+				got, err := oneRequest.Do(r)
+				if err != nil {
+					t.Fatal(err)
+				}
+				return got, bufio.NewReader(got.Body)
+			}
+			line := func(from *bufio.Reader) string {
+				text, err := from.ReadString('\n')
+				if err != nil {
+					t.Fatal(err)
+				}
+				return text
+			}
+			first, stream := send(http.MethodPost, callOf("1", "k"), "", "alice")
+			id, ours := strings.CutPrefix(strings.TrimSpace(line(stream)), "id: ")
+			if !ours || !strings.HasPrefix(id, "dedup:") || line(stream) != "data:\n" {
+				t.Fatalf("the first event has the id %q", id)
+			}
+			first.Body.Close() // the client has lost it
+			resumed, stream := send(http.MethodGet, "", id, "alice")
+			defer resumed.Body.Close()
+			if got := line(stream) + line(stream) + line(stream); resumed.StatusCode != 200 || resumed.Header.Get("Content-Type") != asEvents || got != "id: "+id+"\ndata:\n\n" {
+				t.Errorf("the rest begins with %d %v %q", resumed.StatusCode, resumed.Header, got)
+			}
+			for _, of := range [][2]string{{id, "bob"}, {strings.Replace(id, "dedup:", "dedup:ffff", 1)[:len(id)-3] + ":MQ", "alice"}} {
+				if got, _ := send(http.MethodGet, "", of[0], of[1]); got.StatusCode != 404 && got.StatusCode != 405 || of[1] == "bob" && got.StatusCode != 404 {
+					t.Errorf("%s got %d", of[1], got.StatusCode)
+				}
+			}
+			passed := runs.Load()
+			if got, _ := send(http.MethodGet, "", "theirs", "alice"); got.StatusCode != 405 || runs.Load() != passed+1 {
+				t.Errorf("another GET got %d", got.StatusCode)
+			}
+			passed++
+			close(says)
+			event := func(from *bufio.Reader) string {
+				all, err := io.ReadAll(from)
+				if err != nil || !strings.HasSuffix(string(all), "\n\n") {
+					t.Errorf("the event is %q, %v", all, err)
+				}
+				return string(all)
+			}
+			if got := event(stream); !strings.HasPrefix(got, "data: "+c.want) || strings.Count(got, "\n") != 2 {
+				t.Errorf("the rest is %q", got)
+			}
+			second, stream := send(http.MethodGet, "", id[:strings.LastIndex(id, ":")]+":ImIi", "alice")
+			defer second.Body.Close()
+			later := strings.Replace(cmp.Or(c.later, c.want), `"id":1`, `"id":"b"`, 1)
+			if got := event(stream); second.StatusCode != 200 || !strings.HasPrefix(got, "data: "+later) {
+				t.Errorf("afterwards it is %d %q, want %q", second.StatusCode, got, later)
+			}
+			if runs.Load() != passed {
+				t.Errorf("the upstream got %d requests, want %d", runs.Load(), passed)
+			}
+		})
+	}
+}
+
+// A key that a GET cannot have gives the events no id: the client repeats the call.
+func TestToolCallWithoutEventIDs(t *testing.T) {
+	for _, lines := range []string{"key parts x {\njson /params/arguments/idempotency_key\njson /params/name\n}", "key json /params/arguments/idempotency_key\nscope {http.dedup.json./params/name}"} {
+		s := serve(t, "dedup {", "mode mcp", lines, "}", "reverse_proxy "+toolServer(t))
+		got := s.mustPost("", callOf("1", "k"), "X-Type", asEvents, "X-Says", `id: 1|data: {"id":1,"result":{}}||id: 2|data:||`)
+		if want := ":\ndata: {\"id\":1,\"result\":{}}\n\n:\ndata:\n\n"; got.body != want {
+			t.Errorf("%s: the client got %q", lines, got.body)
+		}
+		s.stop()
+	}
+}
+
 // A call that waited for a run without a JSON-RPC response gets its status, and so does the repeat of one that
 // was the last allowed: nothing of it was too large to be kept.
 func TestToolCallThatWaitedForAFailure(t *testing.T) {

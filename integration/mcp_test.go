@@ -1,6 +1,7 @@
 package integration
 
 import (
+	"bufio"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -17,6 +18,7 @@ type tools struct {
 	*caddy
 	up      *upstream
 	events  bool // the server answers by a stream
+	shared  bool // others may use the store
 	scripts *sync.Map
 }
 
@@ -151,6 +153,7 @@ func TestToolCalls(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s := startTools(t, store(t))
+			s.shared = name == "redis"
 			for form, events := range map[string]bool{"json": false, "events": true} {
 				s.events = events
 				for scenario, run := range toolScenarios {
@@ -201,19 +204,23 @@ var toolScenarios = map[string]func(*testing.T, tools){
 		other := key + ".other"
 		s.scripts.Store(other, answersStatus(http.StatusNoContent))
 		cancelled := `{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1}}`
+		unknown, handedOn := http.StatusNoContent, 2
+		if s.shared { // the call may be in flight in another process
+			unknown, handedOn = http.StatusAccepted, 0
+		}
 		for _, c := range []struct {
 			status  int
 			options []option
 		}{
 			{202, []option{header("Mcp-Session-Id", "s")}},
-			{204, []option{header("Mcp-Session-Id", "t")}},
-			{204, []option{header("Mcp-Session-Id", "s"), header("Authorization", "Bearer other")}},
+			{unknown, []option{header("Mcp-Session-Id", "t")}},
+			{unknown, []option{header("Mcp-Session-Id", "s"), header("Authorization", "Bearer other")}},
 		} {
 			if got := s.post(t, "/mcp", other, cancelled, c.options...); got.Status != c.status {
 				t.Errorf("a cancellation was answered %d, want %d", got.Status, c.status)
 			}
 		}
-		s.up.wantRuns(t, other, 2)
+		s.up.wantRuns(t, other, handedOn)
 		disconnect()
 		<-first.done
 		second := s.callLater(key, "2")
@@ -243,6 +250,46 @@ var toolScenarios = map[string]func(*testing.T, tools){
 		wantRefusal(t, got, 200, `"2"`, 422, "idempotency_key_reused")
 		wantResult(t, s.call(t, key, "3"), "3", key, 1)
 	},
+}
+
+// A client that has lost the stream of a call gets its result from any replica, and cancels the call on none.
+func TestToolCallResumedOnAnotherReplica(t *testing.T) {
+	t.Parallel()
+	store := redisStore(t)
+	a := startTools(t, store)
+	b := start(t, conf{store: store, site: lines(dedupBlock("mode mcp", "key json /params/arguments/idempotency_key"), proxyTo(a.up))})
+	g := newGate(t)
+	key := a.on(t, func(w http.ResponseWriter, _ *http.Request, n run) {
+		w.Header().Set("Content-Type", "text/event-stream")
+		_, _ = io.WriteString(w, "id: theirs\ndata:\n\n")
+		w.(http.Flusher).Flush()
+		<-g.opened
+		writeEvents(w, message(n, "", paid))
+	})
+	first, err := oneShot.Do(a.newPost("/mcp", key, toolCall(`"a"`, key, "")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	line, err := bufio.NewReader(first.Body).ReadString('\n')
+	if err != nil {
+		t.Fatal(err)
+	}
+	first.Body.Close()
+	id := strings.TrimSpace(strings.TrimPrefix(line, "id: "))
+	resumed, err := oneShot.Do(b.newPost("/mcp", key, "", method(http.MethodGet), header("Last-Event-ID", id)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resumed.Body.Close()
+	if got := b.post(t, "/mcp", key, `{"method":"notifications/cancelled","params":{"requestId":"a"}}`); got.Status != http.StatusAccepted {
+		t.Errorf("the cancellation was answered %d", got.Status)
+	}
+	g.open()
+	want := "id: " + id + "\ndata:\n\ndata: " + message(run{Key: key, N: 1, Body: toolCall(`"a"`, key, "")}, `"_meta":{"caddy-dedup/replayed":true},`, paid) + "\n\n"
+	if got, err := io.ReadAll(resumed.Body); string(got) != want || err != nil {
+		t.Errorf("the rest is %q, %v; want %q", got, err, want)
+	}
+	a.up.wantRuns(t, key, 1)
 }
 
 // badInput is the body of a request after a call with KEY was kept.

@@ -98,6 +98,8 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyht
 	case identify.Unread:
 		x.Set(d.Outcome, "", 0)
 		x.fail(d.Err)
+	case identify.Resume:
+		x.resume(d)
 	case identify.Answered:
 		x.Leave()
 		x.Logger.Debug("a cancelled call goes on until it has ended", zap.Inline(x))

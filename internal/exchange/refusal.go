@@ -126,14 +126,19 @@ func (x *exchange) answerProblem(p problem, cause error) {
 
 // refuseCall answers a call with a refusal.
 func refuseCall(to recording.Writer, call identify.Call, p problem) {
-	status, body := call.Refuse(identify.CallRefusal{
-		Status: p.Status, Code: string(p.Code), Message: p.Title + ": " + p.Detail, RetryAfter: p.retryAfter, ExecutionID: p.ExecutionID,
-	})
+	status, body := call.Refuse(p.ofCall())
 	header := to.Client.Header()
 	header.Set("Content-Type", "application/json")
 	header.Set("Content-Length", strconv.Itoa(len(body)))
 	to.Client.WriteHeader(status)
 	_ = to.Send(body) // an error means that the client has disconnected
+}
+
+// ofCall returns the problem of a call.
+func (p problem) ofCall() identify.CallRefusal {
+	return identify.CallRefusal{
+		Status: p.Status, Code: string(p.Code), Message: p.Title + ": " + p.Detail, RetryAfter: p.retryAfter, ExecutionID: p.ExecutionID,
+	}
 }
 
 // Reasons for which the handler itself refuses, besides those of the engine and of identify.

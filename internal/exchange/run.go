@@ -58,7 +58,7 @@ func (x *exchange) execute(run *engine.Run, policy *idempotency.Policy) error {
 	e.response.allowance.SetRun(run.ExecutionID())
 	e.response.head, e.response.encrypted = e.r.Method == http.MethodHead, x.Encrypted
 	if x.Call() != nil {
-		e.response.answer = x.keys.Calls.NewAnswer(x.MaxResponseBody, e.response.allowance.Part())
+		e.response.answer = x.keys.Calls.NewAnswer(x.MaxResponseBody, e.response.allowance.Part(), x.EventID())
 	}
 	defer e.response.close()
 
@@ -192,6 +192,11 @@ func (e *execution) Write(p []byte) (int, error) {
 	case !httpfield.BodyAllowed(c.status):
 		return len(p), nil
 	}
+	n := len(p)
+	if c.answer != nil {
+		p = c.answer.Rewrite(p)
+		c.written += int64(n - len(p)) // it counts what the upstream has written
+	}
 	rest, outgrown := c.add(p)
 	if outgrown {
 		e.stream()
@@ -202,7 +207,7 @@ func (e *execution) Write(p []byte) (int, error) {
 			return 0, err
 		}
 	}
-	return len(p), nil
+	return n, nil
 }
 
 // ReadFrom keeps [io.Copy] from using that of a writer within.

@@ -59,8 +59,8 @@ type Config struct {
 
 // Calls are requests of a mode that is not asked for its key before it has said what a request is.
 type Calls interface {
-	// May reports whether a request with this header may be a call.
-	May(header http.Header) bool
+	// May reports whether a request, by its method and header, may be a call or act on one.
+	May(r *http.Request) bool
 	// ReadHead says what a request is that has no message in its body. ok reports whether it is one.
 	ReadHead(r *http.Request, caller func(fields ...string) []string) (read CallRead, ok bool)
 	// Read says what a request is by its body, or by the beginning of one that is too large. caller
@@ -69,14 +69,16 @@ type Calls interface {
 	// Unread returns the call of a request whose body could not be read.
 	Unread(header http.Header) Call
 	// NewAnswer returns a reader of the answer to a call. It finds a response of at most limit bytes, which
-	// take room.
-	NewAnswer(limit int64, room budget.Allowance) upstream.Answer
+	// take room. The events of a stream get an id, or none.
+	NewAnswer(limit int64, room budget.Allowance, eventID string) upstream.Answer
 	// WriteFingerprint writes what two calls with one key have in common.
 	WriteFingerprint(to io.Writer, body *canonicaljson.Document, exclude ...string) error
 }
 
 // Call is a call, which is answered in a form of its own.
 type Call interface {
+	// EventID returns the id of the events of the call with a key, "" for none.
+	EventID(key idempotency.Key) string
 	// Replay returns a kept response as the answer to this call, in parts.
 	Replay(kept []byte) (parts [][]byte, err error)
 	// Refuse returns the answer to the call if it is refused.
@@ -97,7 +99,8 @@ type CallRead struct {
 	Call   Call  // nil for none
 	Size   int   // of the call in memory, in bytes
 	NoKey  error // why the call can have no key; nil for all others
-	Answer int   // the status with which it is answered, and not handed on; 0 for none
+	Resume Resume
+	Answer int // the status with which it is answered, and not handed on; 0 for none
 	// Later, if it is not nil, has the answered request handed on when it no longer ends a call.
 	Later func(handOn func())
 	// Begin, if it is not nil, counts the request as one in flight, until end is called.
@@ -112,6 +115,8 @@ type Identifier struct {
 	// keyNamesMembers reports whether the keys name any.
 	members         []string
 	keyNamesMembers bool
+	// scopeNamesMembers reports whether the scope names members of the body.
+	scopeNamesMembers bool
 	// Exclude, apart: the JSON pointers, and the names of the parameters.
 	excludedPointers, excludedParameters []string
 
@@ -130,12 +135,13 @@ type Identifier struct {
 func New(c Config) *Identifier {
 	keyMembers := MembersIn(c.keyTexts()...)
 	i := &Identifier{
-		Config:          c,
-		members:         slices.Concat(MembersIn(c.Scope...), MembersIn(c.Caller...), keyMembers),
-		keyNamesMembers: len(keyMembers) > 0,
-		everySender:     Sender{Sources: c.Sources, Providers: c.Providers},
-		keyFields:       c.fieldsOf(),
-		scopeCallers:    callersIn(c.Scope),
+		Config:            c,
+		members:           slices.Concat(MembersIn(c.Scope...), MembersIn(c.Caller...), keyMembers),
+		keyNamesMembers:   len(keyMembers) > 0,
+		scopeNamesMembers: len(MembersIn(slices.Concat(c.Scope, c.Caller)...)) > 0,
+		everySender:       Sender{Sources: c.Sources, Providers: c.Providers},
+		keyFields:         c.fieldsOf(),
+		scopeCallers:      callersIn(c.Scope),
 	}
 	for _, word := range c.Exclude {
 		if name, is := strings.CutPrefix(word, "?"); is {
@@ -154,7 +160,7 @@ func (i *Identifier) Applies(r *http.Request) bool {
 	if i.Verify != nil {
 		return true
 	}
-	if i.Calls != nil && !i.Calls.May(r.Header) {
+	if i.Calls != nil && !i.Calls.May(r) {
 		return false
 	}
 	return slices.ContainsFunc(i.Methods, func(method string) bool { return strings.EqualFold(method, r.Method) })
@@ -212,6 +218,13 @@ type Answered struct {
 	Later  func(handOn func()) // [CallRead.Later]
 }
 
+// Resume asks for the answer to the run of a key, and never runs. The zero value asks for none.
+type Resume struct {
+	Key     idempotency.Key
+	EventID string // as the client has sent it
+}
+
+func (Resume) decision()   {}
 func (*Claim) decision()   {}
 func (Pass) decision()     {}
 func (Refusal) decision()  {}
@@ -256,6 +269,34 @@ func (x *Request) Init(of *Identifier, by *report.Reporter, room *budget.Budget,
 
 // Call returns the call that the request is, nil for none. It is known when the request is identified.
 func (x *Request) Call() Call { return x.call }
+
+// EventID returns the id of the events of the request's call; "" for none. A request without a body, which asks
+// for them, has to have the same scope.
+func (x *Request) EventID() string {
+	if x.scopeNamesMembers || x.Found().Tuple != "" {
+		return ""
+	}
+	return x.call.EventID(x.Key())
+}
+
+// Resumes reports whether the request has the key that a POST with its scope has claimed, and names it.
+func (x *Request) Resumes(key idempotency.Key, by idempotency.Origin) bool {
+	own := x.r
+	defer func() { x.r = own }()
+	post := *own
+	post.Method = http.MethodPost
+	x.r = &post
+	for _, source := range x.Sources {
+		for _, kind := range source.Kinds() {
+			found := delivery.Found{Provider: by.Provider, Kind: kind, Prefix: source.Prefix, ID: by.DeliveryID}
+			if x.setKey(found) == nil && x.Key() == key {
+				return true
+			}
+		}
+	}
+	x.Report.Name(idempotency.Key{}, delivery.Found{})
+	return false
+}
 
 // Begin counts the request as one in flight, until end is called.
 func (x *Request) Begin(hasKey bool) (end func()) {
@@ -586,7 +627,11 @@ func (x *Request) withLargeBody(needs string) Decision {
 // readCall reads what a request is. It returns nil for a call, whose key is then looked for.
 func (x *Request) readCall() Decision {
 	if read, ok := x.Calls.ReadHead(x.r, x.callerAndSession); ok {
-		if read.Answer != 0 {
+		switch {
+		case read.Resume != Resume{}:
+			x.call = read.Call
+			return read.Resume
+		case read.Answer != 0:
 			return Answered{read.Answer, read.Later}
 		}
 		return Pass{}

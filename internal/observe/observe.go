@@ -176,7 +176,7 @@ func (h *Handler) newTap(w http.ResponseWriter, r *http.Request) *tap {
 		t.response.tee = newBodyTee(nil, -1, upstream.MaxReleaseBody, h.Budget)
 	}
 	if calls := h.Identify.Calls; calls != nil {
-		t.response.answer = calls.NewAnswer(h.MaxResponseBody, budget.Allowance{Budget: h.Budget})
+		t.response.answer = calls.NewAnswer(h.MaxResponseBody, budget.Allowance{Budget: h.Budget}, "")
 	}
 	t.Request.Init(h.keys, h.Report, h.Budget, nil, of, t.info)
 	upstream.Forget(&t.proxies)
@@ -235,7 +235,7 @@ func (t *tap) observeKey() (*engine.Run, *idempotency.Policy) {
 		} else {
 			t.Set(d.Outcome, "", 0)
 		}
-	case identify.Answered:
+	case identify.Answered, identify.Resume:
 		t.Leave()
 	case identify.Refusal:
 		if d.Reason == engine.ReasonOverloaded {

@@ -33,11 +33,28 @@ type Mode struct {
 var _ identify.Calls = Mode{}
 
 // May implements [identify.Calls]: a request may say by Mcp-Method that it is no tool call. With a shared
-// store, its cancellation is handed on only if the request was seen.
-func (m Mode) May(header http.Header) bool { return m.Shared || NeedsBody(header[methodField]) }
+// store, its cancellation is handed on only if the request was seen. A GET resumes a stream of ours, and a
+// DELETE ends a session.
+func (m Mode) May(r *http.Request) bool {
+	switch {
+	case strings.EqualFold(r.Method, http.MethodGet):
+		_, _, ok := parseEventID(httpfield.First(r.Header, eventIDField))
+		return ok
+	case strings.EqualFold(r.Method, http.MethodDelete):
+		return httpfield.First(r.Header, sessionField) != ""
+	default:
+		return m.Shared || NeedsBody(r.Header[methodField])
+	}
+}
 
 // ReadHead implements [identify.Calls].
 func (Mode) ReadHead(r *http.Request, caller func(fields ...string) []string) (read identify.CallRead, ok bool) {
+	if strings.EqualFold(r.Method, http.MethodGet) {
+		text := httpfield.First(r.Header, eventIDField)
+		key, id, _ := parseEventID(text)
+		read.Call, read.Resume = &ToolCall{id, httpfield.First(r.Header, versionField)}, identify.Resume{Key: key, EventID: text}
+		return read, true
+	}
 	if !strings.EqualFold(r.Method, http.MethodDelete) {
 		return read, false
 	}
@@ -100,8 +117,8 @@ func (Mode) WriteFingerprint(to io.Writer, body *canonicaljson.Document, exclude
 }
 
 // NewAnswer implements [identify.Calls].
-func (Mode) NewAnswer(limit int64, room budget.Allowance) upstream.Answer {
-	return &Answer{limit: int(limit), room: room}
+func (Mode) NewAnswer(limit int64, room budget.Allowance, eventID string) upstream.Answer {
+	return &Answer{limit: int(limit), room: room, ids: eventIDs{id: eventID}}
 }
 
 // ToolCall is a call, to be answered.
@@ -109,6 +126,10 @@ type ToolCall struct {
 	id      []byte // as it is written; nil if it is unknown
 	version string // of the protocol
 }
+
+// EventID returns the id of the events of the call, by which its client asks for the rest of a stream; "" for
+// none.
+func (c *ToolCall) EventID(key idempotency.Key) string { return eventID(key, c.id) }
 
 // Replay returns a kept response as the answer to this call, in parts.
 func (c *ToolCall) Replay(kept []byte) (parts [][]byte, err error) {
@@ -209,6 +230,7 @@ type Answer struct {
 	room   budget.Allowance
 	reader *Reader
 	early  bool // the answer has the response, and goes on
+	ids    eventIDs
 }
 
 var _ upstream.Answer = (*Answer)(nil)
@@ -218,6 +240,14 @@ func (a *Answer) Begin(status int, header http.Header, take func(room *budget.Al
 	reserve := func(n int) bool { return take(&a.room, n) }
 	a.reader = NewReader(status, httpfield.First(header, "Content-Type"), httpfield.First(header, "Content-Encoding"), a.limit, reserve)
 	return a.reader.IsStream()
+}
+
+// Rewrite implements [upstream.Answer].
+func (a *Answer) Rewrite(p []byte) []byte {
+	if !a.reader.IsStream() {
+		return p
+	}
+	return a.ids.replace(p)
 }
 
 // Feed implements [upstream.Answer].

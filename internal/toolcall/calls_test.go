@@ -22,7 +22,7 @@ func TestAnswerKeepsItsResponse(t *testing.T) {
 		"text/event-stream": strings.Repeat(": comment\n", 50<<10) + "data: " + response + "\n\n",
 	} {
 		room := budget.New(1 << 20)
-		a := Mode{}.NewAnswer(1<<20, budget.Allowance{Budget: room})
+		a := Mode{}.NewAnswer(1<<20, budget.Allowance{Budget: room}, "")
 		if stream := a.Begin(http.StatusOK, http.Header{"Content-Type": {contentType}}, take); stream != (contentType == "text/event-stream") {
 			t.Errorf("%s: it is a stream: %v", contentType, stream)
 		}
@@ -71,7 +71,7 @@ func TestVerdictsOfAnswers(t *testing.T) {
 		"an encoded one":         {200, asJSON, "br", "...", false, errUnknown, true},
 		"an answer that was cut": {200, asJSON, "", `{"id":1,`, true, nil, false},
 	} {
-		a := Mode{}.NewAnswer(1<<20, budget.Allowance{Budget: budget.New(1 << 20)})
+		a := Mode{}.NewAnswer(1<<20, budget.Allowance{Budget: budget.New(1 << 20)}, "")
 		if c.status != 0 {
 			header := http.Header{"Content-Type": {c.contentType}}
 			if c.encoding != "" {
@@ -113,7 +113,7 @@ func TestCancellationsWithSharedStore(t *testing.T) {
 		m, end := Mode{Shared: c.shared}, func() {}
 		header := http.Header{methodField: {"notifications/cancelled"}}
 		if c.body != "" {
-			if !m.May(http.Header{methodField: {"tools/list"}}) && c.shared {
+			if !m.May(&http.Request{Method: http.MethodPost, Header: http.Header{methodField: {"tools/list"}}}) && c.shared {
 				t.Errorf("%s: a request with another method is not seen", name)
 			}
 			end = m.Read(nil, []byte(c.body), true, caller("a")).Begin(c.hasKey)
