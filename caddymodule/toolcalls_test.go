@@ -480,14 +480,20 @@ func TestToolCallResumed(t *testing.T) {
 			if got := line(stream) + line(stream) + line(stream); resumed.StatusCode != 200 || resumed.Header.Get("Content-Type") != asEvents || got != "id: "+id+"\ndata:\n\n" {
 				t.Errorf("the rest begins with %d %v %q", resumed.StatusCode, resumed.Header, got)
 			}
-			for _, of := range [][2]string{{id, "bob"}, {strings.Replace(id, "dedup:", "dedup:ffff", 1)[:len(id)-3] + ":MQ", "alice"}} {
-				if got, _ := send(http.MethodGet, "", of[0], of[1]); got.StatusCode != 404 && got.StatusCode != 405 || of[1] == "bob" && got.StatusCode != 404 {
-					t.Errorf("%s got %d", of[1], got.StatusCode)
-				}
+			status := func(lastEvent, caller string) int {
+				got, _ := send(http.MethodGet, "", lastEvent, caller)
+				got.Body.Close()
+				return got.StatusCode
+			}
+			if got := status(id, "bob"); got != 404 {
+				t.Errorf("another caller got %d", got)
+			}
+			if got := status("dedup:"+strings.Repeat("0", 64)+":MQ", "alice"); got != 404 {
+				t.Errorf("a key without a record got %d", got)
 			}
 			passed := runs.Load()
-			if got, _ := send(http.MethodGet, "", "theirs", "alice"); got.StatusCode != 405 || runs.Load() != passed+1 {
-				t.Errorf("another GET got %d", got.StatusCode)
+			if got := status("theirs", "alice"); got != 405 || runs.Load() != passed+1 {
+				t.Errorf("another GET got %d", got)
 			}
 			passed++
 			close(says)

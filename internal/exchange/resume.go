@@ -108,7 +108,7 @@ func (x *exchange) await(store *storepool.Store, key idempotency.Key) (parts [][
 
 // inOneLine returns JSON as a part of one line: in a text, its line ends are only white space.
 func inOneLine(part []byte) []byte {
-	if bytes.IndexAny(part, "\r\n") < 0 {
+	if !bytes.ContainsAny(part, "\r\n") {
 		return part
 	}
 	part = bytes.Clone(part)

@@ -81,7 +81,7 @@ func TestVerdictsOfAnswers(t *testing.T) {
 			a.Feed([]byte(c.text))
 		}
 		got := a.Verdict(!c.cut)
-		if !errors.Is(got.Why, c.want) || got.Unknown != c.unknown || got.Asked != (c.want == errAsked) || got.Failed != (c.want != nil && !c.unknown && !got.Asked) {
+		if !errors.Is(got.Why, c.want) || got.Unknown != c.unknown || got.Asked != errors.Is(c.want, errAsked) || got.Failed != (c.want != nil && !c.unknown && !got.Asked) {
 			t.Errorf("%s: %+v, want %v", name, got, c.want)
 		}
 	}
