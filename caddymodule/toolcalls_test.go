@@ -480,14 +480,20 @@ func TestToolCallResumed(t *testing.T) {
 			if got := line(stream) + line(stream) + line(stream); resumed.StatusCode != 200 || resumed.Header.Get("Content-Type") != asEvents || got != "id: "+id+"\ndata:\n\n" {
 				t.Errorf("the rest begins with %d %v %q", resumed.StatusCode, resumed.Header, got)
 			}
-			for _, of := range [][2]string{{id, "bob"}, {strings.Replace(id, "dedup:", "dedup:ffff", 1)[:len(id)-3] + ":MQ", "alice"}} {
-				if got, _ := send(http.MethodGet, "", of[0], of[1]); got.StatusCode != 404 && got.StatusCode != 405 || of[1] == "bob" && got.StatusCode != 404 {
-					t.Errorf("%s got %d", of[1], got.StatusCode)
-				}
+			status := func(lastEvent, caller string) int {
+				got, _ := send(http.MethodGet, "", lastEvent, caller)
+				got.Body.Close()
+				return got.StatusCode
+			}
+			if got := status(id, "bob"); got != 404 {
+				t.Errorf("another caller got %d", got)
+			}
+			if got := status("dedup:"+strings.Repeat("0", 64)+":MQ", "alice"); got != 404 {
+				t.Errorf("a key without a record got %d", got)
 			}
 			passed := runs.Load()
-			if got, _ := send(http.MethodGet, "", "theirs", "alice"); got.StatusCode != 405 || runs.Load() != passed+1 {
-				t.Errorf("another GET got %d", got.StatusCode)
+			if got := status("theirs", "alice"); got != 405 || runs.Load() != passed+1 {
+				t.Errorf("another GET got %d", got)
 			}
 			passed++
 			close(says)
@@ -577,27 +583,60 @@ func TestToolCallThatWaitedForAFailure(t *testing.T) {
 	}
 }
 
-// A stream is read at the upstream's pace while its client reads nothing, and what max_response_body
-// measures is the response.
+// A stream that is longer than max_response_body reaches a client that reads it slowly, and is no reason to keep no
+// response: what max_response_body measures is that. A client that leaves ends nothing.
 func TestToolCallWithALongStream(t *testing.T) {
+	event := "data: {\"method\":\"" + strings.Repeat("x", 1<<10) + "\"}\n\n"
+	stream := strings.Repeat(event, 16<<10) + "data: {\"id\":1,\"result\":{}}\n\n"
+	for _, leaves := range []bool{false, true} {
+		address, runs := startUpstream(t, func(w http.ResponseWriter, _ *http.Request, _ int) {
+			w.Header().Set("Content-Type", asEvents)
+			_, _ = io.WriteString(w, stream)
+		})
+		s := serve(t, "dedup {", "mode mcp", "key json /params/arguments/idempotency_key", "max_response_body 64KiB", "}", "reverse_proxy "+address)
+		r, _ := http.NewRequest(http.MethodPost, s.URL+"/", strings.NewReader(callOf("1", "k")))
+		first, err := oneRequest.Do(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !leaves {
+			if got, err := io.ReadAll(struct{ io.Reader }{first.Body}); string(got) != stream || err != nil {
+				t.Errorf("the client got %d bytes of %d, %v", len(got), len(stream), err)
+			}
+		}
+		first.Body.Close()
+		got := s.mustPost("", callOf("2", "k"))
+		if got.body != `{"id":2,"result":{"_meta":{"caddy-dedup/replayed":true}}}` || runs.Load() != 1 {
+			t.Errorf("the duplicate got %s after %d runs", got.body, runs.Load())
+		}
+		s.stop()
+	}
+}
+
+// A client that is connected and reads nothing holds its run back until the timeout.
+func TestToolCallWhoseClientReadsNothing(t *testing.T) {
 	address, _ := startUpstream(t, func(w http.ResponseWriter, _ *http.Request, _ int) {
 		w.Header().Set("Content-Type", asEvents)
-		event := "data: {\"method\":\"" + strings.Repeat("x", 1<<10) + "\"}\n\n"
-		for range 32 << 10 {
-			_, _ = io.WriteString(w, event)
+		for event := []byte("data: " + strings.Repeat("x", 64<<10) + "\n\n"); ; {
+			if _, err := w.Write(event); err != nil {
+				return
+			}
 		}
-		_, _ = io.WriteString(w, "data: {\"id\":1,\"result\":{}}\n\n")
 	})
-	s := serve(t, "dedup {", "mode mcp", "key json /params/arguments/idempotency_key", "max_response_body 64KiB", "}", "reverse_proxy "+address)
+	s := serve(t, "dedup {", "mode mcp", "key json /params/arguments/idempotency_key", "timeout 300ms", "}", "reverse_proxy "+address)
 	r, _ := http.NewRequest(http.MethodPost, s.URL+"/", strings.NewReader(callOf("1", "k")))
 	first, err := oneRequest.Do(r)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer first.Body.Close() // it reads nothing
-	got := s.mustPost("", callOf("2", "k"))
-	if got.body != `{"id":2,"result":{"_meta":{"caddy-dedup/replayed":true}}}` {
-		t.Errorf("the duplicate got %s", got.body)
+	defer first.Body.Close()
+	for deadline := time.Now().Add(10 * time.Second); s.only().State == idempotency.InFlight; time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("the run is still in flight")
+		}
+	}
+	if r := s.only(); r.State != idempotency.Released {
+		t.Errorf("the key is %v (%s)", r.State, r.Reason)
 	}
 }
 

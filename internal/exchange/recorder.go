@@ -138,7 +138,7 @@ func (c *recorder) addAnswer(p []byte) (rest []byte, outgrown bool) {
 	before, ended := c.answer.Feed(p)
 	switch {
 	case c.streaming:
-		c.sendLive(p[:before])
+		_ = c.record.Pass(p[:before]) // its error means that the client has left: the run goes on
 	case !ended && c.written <= c.maxBody && c.takeRoom(c.record.Needs(len(p), c.written, c.maxBody)):
 		c.record.Add(p)
 		return nil, false
@@ -151,19 +151,6 @@ func (c *recorder) addAnswer(p []byte) (rest []byte, outgrown bool) {
 		c.omitted, c.passing = c.answer.Omitted(), true
 	}
 	return p[before:], ended
-}
-
-// sendLive sends the client a part of a stream before the part that is kept. The client is cut if there is no
-// room for what it has not read: the run waits for no client.
-func (c *recorder) sendLive(p []byte) {
-	if !c.record.HasReaders() {
-		return
-	}
-	if !c.takeRoom(len(p)) {
-		c.own.Leave()
-		return
-	}
-	c.record.Live(p, c.maxBody)
 }
 
 // takeRoom takes room for n more bytes, and waits for it. It reports false if there is none: the

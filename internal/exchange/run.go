@@ -258,6 +258,9 @@ func (e *execution) upgrade() {
 
 // stream makes the response a stream, which duplicates follow, but those of calls: each has an id of its own.
 func (e *execution) stream() {
+	if e.Call() != nil { // a client that reads nothing holds the run back no longer than its time limit
+		context.AfterFunc(e.limit.Context, e.response.own.Leave)
+	}
 	if e.response.stream() && e.Call() == nil {
 		e.run.Stream(e.live())
 	}

@@ -151,22 +151,7 @@ func (r *Recording) Pass(p []byte) error {
 	}
 }
 
-// Live appends bytes of a stream that is not kept. It does not wait for the readers: one that is more
-// than maxLag bytes behind is cut.
-func (r *Recording) Live(p []byte, maxLag int64) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.state == Growing {
-		r.state = Passing
-	}
-	r.readers = slices.DeleteFunc(r.readers, func(rd *Reader) bool { return r.body.End-rd.offset > maxLag })
-	if len(r.readers) > 0 {
-		r.body.Append(p)
-	}
-	r.dropLocked()
-}
-
-func (r *Recording) HasReaders() bool {
+func (r *Recording) hasReaders() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return len(r.readers) > 0
@@ -177,7 +162,7 @@ func (r *Recording) WhenAbandoned(f func()) {
 	r.mu.Lock()
 	r.abandoned = f
 	r.mu.Unlock()
-	if !r.HasReaders() {
+	if !r.hasReaders() {
 		f()
 	}
 }
