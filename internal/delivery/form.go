@@ -157,7 +157,7 @@ func eachPart(body io.Reader, boundary string, each func(*multipart.Part) error)
 		limited.left = maxPartHeader
 		part, err := parts.NextRawPart()
 		switch {
-		case err == io.EOF: //nolint:errorlint // behind the last boundary, or in the header of a part
+		case err == io.EOF: // behind the last boundary, or in the header of a part
 			limited.left = math.MaxInt
 			if _, err := io.Copy(io.Discard, limited); err != nil {
 				return err
@@ -241,7 +241,7 @@ func (r Request) Multipart(size int, body iter.Seq[[]byte]) (string, error) {
 		return err
 	})
 	if err != nil {
-		return "", nil //nolint:nilerr // it counts as bytes
+		return "", nil // it counts as bytes
 	}
 	return multipartVersion + " " + all.sum(), nil
 }
