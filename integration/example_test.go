@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/caddy-dedup/caddy-dedup/internal/freeport"
+	"github.com/caddy-dedup/caddy-dedup/internal/redistest"
 )
 
 // The example that the README starts with works as it says.
@@ -59,5 +60,32 @@ func TestExampleCaddyfile(t *testing.T) {
 		if code != 0 || !strings.Contains(list, id) {
 			t.Errorf("keys list ends with %d, without %s:\n%s", code, id, list)
 		}
+	}
+}
+
+// Its lines that are comments run as soon as they are none.
+func TestExampleCaddyfileUncommented(t *testing.T) {
+	t.Parallel()
+	text, err := os.ReadFile("../Caddyfile.example")
+	if err != nil {
+		t.Fatal(err)
+	}
+	redis := redistest.Start(t)
+	api, upstream, admin := strconv.Itoa(freeport.Of(t)), strconv.Itoa(freeport.Of(t)), strconv.Itoa(freeport.Of(t))
+	caddyfile := strings.NewReplacer("8080", api, "8081", upstream, "2019", admin, "localhost:6379", redis.Addr,
+		"\t\tstore file\n", "", "\t\t#store", "\t\tstore", "\t\t#\tprefix", "\t\t\tprefix", "\t\t#}", "\t\t}", "\t#on_missing", "\ton_missing").Replace(string(text))
+	dir := shortTempDir(t)
+	file := filepath.Join(dir, "Caddyfile")
+	if err := os.WriteFile(file, []byte(caddyfile), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	p := startProcess(t, dir, "run", "--config", file)
+	p.addr = "127.0.0.1:" + api
+	p.awaitLog(t, "serving initial configuration", func(e entry) bool { return e.text("msg") == "serving initial configuration" })
+	first := p.post(t, "/payments", "order-1", "amount=10")
+	wantReplay(t, p.post(t, "/payments", "order-1", "amount=10"), first)
+	wantProblem(t, p.post(t, "/payments", "", "amount=10"), 400, "idempotency_key_missing")
+	if keys, _ := redis.Do("KEYS", "shop:dedup:*").([]any); len(keys) == 0 {
+		t.Error("no key of Redis has the prefix")
 	}
 }

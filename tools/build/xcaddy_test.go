@@ -42,8 +42,8 @@ func TestBuildsByXcaddy(t *testing.T) {
 	}
 	tryBuild(t, root, ours, "http.handlers.greeting")
 
-	// Go asks the network which versions there are of a module that is only here, and
-	// takes a refusal for an error. Without a network it takes what is here.
+	// Without a version, Go asks the network which ones there are of a module that is only here, and takes
+	// a refusal for an error.
 	for name, with := range map[string][]string{
 		"alone":               nil,
 		"with another plugin": {"--with", "example.com/greeting=" + greeting},
@@ -51,7 +51,7 @@ func TestBuildsByXcaddy(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			theirs := filepath.Join(t.TempDir(), "caddy")
 			args := append([]string{"tool", "-modfile=tools/go.mod", "xcaddy", "build", caddy,
-				"--with", "github.com/caddy-dedup/caddy-dedup=.", "--output", theirs}, with...)
+				"--with", "github.com/caddy-dedup/caddy-dedup@v0.0.0=.", "--output", theirs}, with...)
 			run(t, root, "go", args...)
 			if said := run(t, root, theirs, "version"); !strings.HasPrefix(said, caddy+" ") {
 				t.Errorf("the build says %q; want Caddy's version, as another name was not given", said)
