@@ -13,6 +13,7 @@ import (
 
 	"github.com/caddy-dedup/caddy-dedup/internal/httpfield"
 	"github.com/caddy-dedup/caddy-dedup/internal/recording"
+	"github.com/caddy-dedup/caddy-dedup/internal/report"
 	"github.com/caddy-dedup/caddy-dedup/internal/upstream"
 )
 
@@ -23,17 +24,17 @@ import (
 
 // fail logs why a request has failed, and answers it.
 func (x *exchange) fail(err error) {
-	x.logFailure(err)
+	logFailure(&x.Report, err)
 	x.answerError(err)
 }
 
 // logFailure logs why a request has failed, at the level that the server would use.
-func (x *exchange) logFailure(err error) {
+func logFailure(of *report.Report, err error) {
 	level := zapcore.DebugLevel
 	if upstream.FailedStatus(err) >= http.StatusInternalServerError {
 		level = zapcore.ErrorLevel
 	}
-	x.Logger.Log(level, "the request failed", zap.Inline(x), zap.Error(err))
+	of.Logger.Log(level, "the request failed", zap.Inline(of), zap.Error(err))
 }
 
 // answerError answers a request with the server's error routes. If none of them answers, it writes the
@@ -57,7 +58,7 @@ func (x *exchange) returnError(r *http.Request, err error, answered bool) error 
 	if err == nil || answered || !x.Body.WasRead() || !hasErrorRoutes(r) || runOf(r.Context()) != nil {
 		return err
 	}
-	x.logFailure(err) // as the server would
+	logFailure(&x.Report, err) // as the server would
 	if !x.serveErrorRoutes(receivedRequest(r), err, false) {
 		x.w.WriteHeader(upstream.FailedStatus(err))
 	}

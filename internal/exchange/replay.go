@@ -84,7 +84,7 @@ func (x *exchange) replay(d engine.Replay, ready prepared) {
 	parts := [][]byte{response.Body}
 	if call := x.Call(); call != nil {
 		if response.Failed {
-			x.answerProblem(x.failedCall(d, outcome), nil)
+			x.answerProblem(failedCall(d, outcome, x.Docs), nil)
 			return
 		}
 		var err error
@@ -104,7 +104,7 @@ func (x *exchange) replay(d engine.Replay, ready prepared) {
 	if n := httpfield.Size(response.Header); n > budget.SmallBody { // it is held already
 		x.Allowance.Count(n)
 	}
-	x.setReplayHeader(d.Record, response, parts...)
+	setReplayHeader(x.w.Header(), d.Record, response, parts...)
 	if response.Failed {
 		// An error is answered by the error routes, as it was for the first client.
 		x.answerError(caddyhttp.Error(response.Status, fmt.Errorf("the run %s of this request ended in an error", d.Record.ExecutionID)))
@@ -158,7 +158,7 @@ func (x *exchange) follow(d engine.Follow, reader *recording.Reader) {
 	x.Set(report.Waited, d.Record.ExecutionID, d.Record.Attempt)
 	x.Event(report.Replaying)
 	reqbody.Drain(x.w, x.r)
-	x.setReplayHeader(d.Record, stream.head)
+	setReplayHeader(x.w.Header(), d.Record, stream.head)
 	header := x.w.Header()
 	delete(header, "Content-Length")
 	if stream.record.Declared >= 0 {
@@ -175,8 +175,7 @@ func (x *exchange) follow(d engine.Follow, reader *recording.Reader) {
 }
 
 // setReplayHeader sets the header of a response that is replayed, with a body in parts.
-func (x *exchange) setReplayHeader(record *idempotency.Record, response *idempotency.Response, body ...[]byte) {
-	header := x.w.Header()
+func setReplayHeader(header http.Header, record *idempotency.Record, response *idempotency.Response, body ...[]byte) {
 	lines := 4 // for our own fields
 	for _, values := range response.Header {
 		lines += len(values)
@@ -242,7 +241,7 @@ func (x *exchange) conflict(d engine.Replay) problem {
 }
 
 // failedCall refuses a call that has waited for a run which ended in an error.
-func (x *exchange) failedCall(d engine.Replay, outcome report.Outcome) problem {
+func failedCall(d engine.Replay, outcome report.Outcome, docs string) problem {
 	status := d.Response.Status
 	if status < http.StatusBadRequest { // of an answer without a response
 		status = http.StatusBadGateway
@@ -250,6 +249,6 @@ func (x *exchange) failedCall(d engine.Replay, outcome report.Outcome) problem {
 	return problem{
 		Title: "The upstream failed", Status: status, Code: reasonFailed,
 		Detail:      fmt.Sprintf("the run %s of this call ended in an error", d.Record.ExecutionID),
-		ExecutionID: d.Record.ExecutionID, attempt: d.Record.Attempt, outcome: outcome, docs: x.Docs,
+		ExecutionID: d.Record.ExecutionID, attempt: d.Record.Attempt, outcome: outcome, docs: docs,
 	}
 }

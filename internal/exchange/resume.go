@@ -63,7 +63,7 @@ func (x *exchange) resume(d identify.Resume) {
 // cannotResume answers with a status alone.
 func (x *exchange) cannotResume(status int, err error) {
 	x.Leave()
-	x.logFailure(err)
+	logFailure(&x.Report, err)
 	x.w.WriteHeader(status)
 }
 
@@ -79,7 +79,7 @@ func (x *exchange) await(store *storepool.Store, key idempotency.Key) (parts [][
 	case engine.Replay:
 		response := ready.answer.Response
 		if response.Failed {
-			p = x.failedCall(d, report.Waited)
+			p = failedCall(d, report.Waited, x.Docs)
 			break
 		}
 		if !response.Omitted {

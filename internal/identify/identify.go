@@ -626,7 +626,7 @@ func (x *Request) withLargeBody(needs string) Decision {
 
 // readCall reads what a request is. It returns nil for a call, whose key is then looked for.
 func (x *Request) readCall() Decision {
-	if read, ok := x.Calls.ReadHead(x.r, x.callerAndSession); ok {
+	if read, ok := x.Calls.ReadHead(x.r, scope{x}.callerAndSession); ok {
 		switch {
 		case read.Resume != Resume{}:
 			x.call = read.Call
@@ -649,7 +649,7 @@ func (x *Request) readCall() Decision {
 		x.call = x.Calls.Unread(x.r.Header)
 		return x.unread(err)
 	}
-	read := x.Calls.Read(x.r.Header, text, tooLarge == nil, x.callerAndSession)
+	read := x.Calls.Read(x.r.Header, text, tooLarge == nil, scope{x}.callerAndSession)
 	x.begin = read.Begin
 	switch {
 	case read.Answer != 0:

@@ -2,6 +2,7 @@ package identify
 
 import (
 	"cmp"
+	"net/http"
 	"strings"
 	"sync"
 
@@ -172,9 +173,9 @@ func (i *identified) Member(pointer string) string {
 // error is that of a member that this text names.
 func (x *Request) replace(text string) (replaced string, values []string, err error) {
 	x.memberErr = nil
-	replaced, err = x.repl().ReplaceFunc(text, func(name string, value any) (any, error) {
+	replaced, err = replacerOf(x.r).ReplaceFunc(text, func(name string, value any) (any, error) {
 		if value == nil {
-			x.unknownPlaceholders.warnOf(text, x.repl(), x.Logger)
+			x.unknownPlaceholders.warnOf(text, replacerOf(x.r), x.Logger)
 		}
 		value = TrimLineEnd(name, value)
 		if name == "http.request.method" { // as in the default scope
@@ -186,7 +187,7 @@ func (x *Request) replace(text string) (replaced string, values []string, err er
 	return replaced, values, err
 }
 
-// repl returns the placeholders of the request.
-func (x *Request) repl() *caddy.Replacer {
-	return x.r.Context().Value(caddy.ReplacerCtxKey).(*caddy.Replacer)
+// replacerOf returns the placeholders of a request.
+func replacerOf(r *http.Request) *caddy.Replacer {
+	return r.Context().Value(caddy.ReplacerCtxKey).(*caddy.Replacer)
 }

@@ -34,10 +34,10 @@ func (x *Request) requestedRetention(request delivery.Request) (time.Duration, e
 	case reqbody.Failed(err):
 		return 0, err
 	case err != nil:
-		x.logRetention("the request's own retention is ignored, and the configured one stays", zap.NamedError("reason", err))
+		logRetention(x, "the request's own retention is ignored, and the configured one stays", zap.NamedError("reason", err))
 		return 0, nil
 	case asked > from.Max:
-		x.logRetention("the request asks for a longer retention than allowed, and gets the maximum", zap.Stringer("asked", asked), zap.Stringer("max", from.Max))
+		logRetention(x, "the request asks for a longer retention than allowed, and gets the maximum", zap.Stringer("asked", asked), zap.Stringer("max", from.Max))
 		return from.Max, nil
 	}
 	return asked, nil
@@ -45,7 +45,7 @@ func (x *Request) requestedRetention(request delivery.Request) (time.Duration, e
 
 // logRetention logs, at most once a second, that a request does not get the retention that it asks
 // for.
-func (x *Request) logRetention(message string, fields ...zap.Field) {
+func logRetention(x *Request, message string, fields ...zap.Field) {
 	if omitted, ok := x.retentionLog.Allow(message); ok {
 		x.Logger.With(fields...).Warn(message,
 			zap.Stringer("source", x.RetentionFrom.Source), zap.Inline(x), zap.Int64("left_out", omitted))

@@ -146,7 +146,7 @@ func (x scope) appendAuthenticated(parts []string, r *http.Request) []string {
 		if r.TLS == nil && strings.HasPrefix(name, "http.request.tls.") {
 			continue // there is none, and the lookup is expensive
 		}
-		if value, ok := x.repl().GetString(name); ok && value != "" {
+		if value, ok := replacerOf(x.r).GetString(name); ok && value != "" {
 			parts = append(parts, name, value)
 		}
 	}
@@ -173,7 +173,7 @@ var namingCaller = []string{
 // namesCaller reports whether a placeholder of the configured scope that can name a caller has a value.
 func (x scope) namesCaller() bool {
 	return slices.ContainsFunc(x.scopeCallers, func(name string) bool {
-		value, _ := x.repl().GetString(name)
+		value, _ := replacerOf(x.r).GetString(name)
 		return value != ""
 	})
 }
@@ -267,10 +267,10 @@ func (x scope) warnUnlisted(field string) {
 
 // callerAndSession returns what is known of the request's caller, without members of the body, and the
 // values of these fields.
-func (x *Request) callerAndSession(fields ...string) []string {
+func (x scope) callerAndSession(fields ...string) []string {
 	path, _ := report.OriginalPath(x.r)
 	ofRequest := slices.DeleteFunc(slices.Clone(x.Caller), func(text string) bool { return len(MembersIn(text)) > 0 })
-	parts, _ := scope{x}.appendCaller([]string{hostOf(x.r), path}, x.r, ofRequest)
+	parts, _ := x.appendCaller([]string{hostOf(x.r), path}, x.r, ofRequest)
 	return appendFields(parts, x.r.Header, append(AccountFields[:len(AccountFields):len(AccountFields)], fields...))
 }
 
