@@ -37,7 +37,7 @@ func TestClientsCannotSetOurHeaders(t *testing.T) {
 	p := start(t, conf{store: "store memory", site: lines("dedup", proxyTo(up))})
 	forged := []option{
 		header("Dedup-Execution-Id", "00000000-0000-7000-8000-000000000000"), header("Dedup-Attempt", "9"),
-		header("Dedup-Parent-Id", "x"), header("Dedup-Retention", "1"), header("Dedup-Anything", "x"),
+		header("Dedup-Parent-Id", "x"), header("Dedup-Retention", "1"), header("Dedup-Anything", "x"), header("Dedup-Key", "00000000"),
 	}
 	requests := map[string][]option{"k": forged, "without key": forged, "GET": append(forged, method("GET"))}
 	for name, options := range requests {
@@ -57,7 +57,7 @@ func TestClientsCannotSetOurHeaders(t *testing.T) {
 			if !strings.HasPrefix(strings.ToLower(field), "dedup-") {
 				continue
 			}
-			ours := name == "k" && field == "Dedup-Execution-Id"
+			ours := name == "k" && (field == "Dedup-Execution-Id" || field == "Dedup-Key")
 			if !ours || len(values) != 1 || strings.HasPrefix(values[0], "00000000") {
 				t.Errorf("%s: the upstream got %s %q", name, field, values)
 			}
