@@ -349,7 +349,7 @@ func (b *Budget) awaitStallLocked() {
 }
 
 // stalled lets the oldest run that waits exceed the limit if there was no progress. A replay that can never
-// fit may do so if no run waits.
+// fit may do so if no run waits and nothing exceeds it.
 func (b *Budget) stalled() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -358,7 +358,7 @@ func (b *Budget) stalled() {
 		if len(b.runs) > 0 {
 			b.runs[0].of.run.exceeds = true
 			b.grantLocked()
-		} else if len(b.replays) > 0 && b.replays[0].bytes > b.newRequestLimit() {
+		} else if len(b.replays) > 0 && b.replays[0].bytes > b.newRequestLimit() && b.used <= b.limit {
 			b.replays[0].of.addLocked(b.replays[0].bytes)
 			b.replays = b.grantedLocked(b.replays)
 		}

@@ -44,7 +44,7 @@ func TestBudget(t *testing.T) {
 		"requests get nine tenths":          {{of: "q1", units: 9, want: 9}, {of: "q2", units: 1, want: 9, refuse: true}},
 		"replays get nine tenths":           {{of: "p1", units: 9, want: 9}, {of: "p2", units: 1, want: 9, waits: "p2"}, {of: "-", want: 9, waits: "p2"}, {of: "p1", units: -1, want: 9}},
 		"a replay waits for runs":           {{of: "r1", units: 9, want: 9}, {of: "p1", units: 2, want: 9, waits: "p1"}, {of: "-", want: 9, waits: "p1"}, {of: "r1", units: -9, want: 2}},
-		"a replay that never fits":          {{of: "r1", units: 1, want: 1}, {of: "p1", units: 12, want: 1, waits: "p1"}, {of: "p2", units: 12, want: 1, waits: "p1 p2"}, {of: "-", want: 13, waits: "p2"}, {of: "-", want: 25}},
+		"a replay that never fits":          {{of: "r1", units: 1, want: 1}, {of: "p1", units: 12, want: 1, waits: "p1"}, {of: "p2", units: 12, want: 1, waits: "p1 p2"}, {of: "-", want: 13, waits: "p2"}, {of: "-", want: 13, waits: "p2"}, {of: "p1", units: -12, want: 1, waits: "p2"}, {of: "-", want: 13}},
 		"replays in the order they came":    {{of: "p1", units: 9, want: 9}, {of: "p2", units: 5, want: 9, waits: "p2"}, {of: "p3", units: 1, want: 9, waits: "p2 p3"}, {of: "p1", units: -2, want: 7, waits: "p2 p3"}, {of: "p1", units: -7, want: 6}},
 		"a run waits":                       {{of: "r1", units: 10, want: 10}, {of: "r2", units: 1, want: 10, waits: "r2"}, {of: "r1", units: -1, want: 10}},
 		"the oldest that waits exceeds":     {{of: "r1", units: 5, want: 5}, {of: "r2", units: 5, want: 10}, {of: "r2", units: 1, want: 10, waits: "r2"}, {of: "r1", units: 3, want: 10, waits: "r1 r2"}, {of: "-", want: 13, waits: "r2"}, {of: "r1", units: 2, want: 15, waits: "r2"}, {of: "r1", units: -10, want: 6}},
@@ -272,6 +272,31 @@ func TestSharedBodyCountsOnce(t *testing.T) {
 func share(a *Allowance, body []byte, held bool) (release func()) {
 	_, release = a.Share(body, held)
 	return release
+}
+
+// A replay that exceeds the limit is alone until its body is released: those behind it wait.
+func TestReplaysOverTheLimitOneByOne(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b, next := budgetOf(limit)
+		releases := make(chan func(), 3)
+		for range 3 {
+			go func() {
+				taken := next()
+				if err := taken.TakeReplay(t.Context(), 12*unit); err != nil {
+					t.Error(err)
+				}
+				_, release := taken.Share(make([]byte, 12*unit), true)
+				taken.ReleaseAll()
+				releases <- release
+			}()
+		}
+		for range 3 {
+			time.Sleep(3 * stallTimeout)
+			wantUsed(t, b, 12*unit)
+			(<-releases)()
+		}
+		wantUsed(t, b, 0)
+	})
 }
 
 // A small response never waits, whoever holds the room: it could only be lost.
