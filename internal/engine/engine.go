@@ -237,7 +237,7 @@ func (e *Engine) claimForFlight(f *flight, c idempotency.Claim, req Request) *Ru
 	case err != nil:
 		f.end(runOver, e.copies.stale(c.Key, err), err)
 	case got.Verdict == idempotency.ReplayKept && got.Response == nil && got.Record.LargeBody == 0:
-		// The store is faulty. Without this error, the requests would ask it forever.
+		// The store contradicts itself. Without this error, the requests would ask it again without end.
 		f.end(runOver, idempotency.Claimed{}, &idempotency.UnreadableError{
 			Where: c.Key.String(), Err: idempotency.ErrResponseMissing,
 		})

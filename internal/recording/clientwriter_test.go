@@ -93,8 +93,8 @@ func TestSharedConnectionThatTakesAllStays(t *testing.T) {
 	})
 }
 
-// A client is disconnected when it has taken nothing for client_idle and its room is needed. One that is slow
-// and steady is not, however slow, and nor is one whose room nobody needs.
+// A client is disconnected when it has taken nothing for client_idle and its room is needed. A slow and steady
+// client stays, and so does one whose room is not needed.
 func TestClientThatTakesNothingIsDisconnected(t *testing.T) {
 	const idle = 10 * time.Second
 	steady := slices.Repeat([]time.Duration{9 * time.Second}, 32)

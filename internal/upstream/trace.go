@@ -1,4 +1,4 @@
-// Package upstream observes the way of a request to its upstream, and concludes how its run ended.
+// Package upstream traces whether a request reached its upstream, and concludes how its run ended.
 package upstream
 
 import (

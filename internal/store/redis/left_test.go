@@ -137,7 +137,7 @@ func TestWhatIsLeftInRedis(t *testing.T) {
 	}
 }
 
-// A released record drops the channels of those who waited, and a completed one that was released meanwhile keeps its
+// A released record drops the channels of waiters, and a completed one that was released meanwhile keeps its
 // body.
 func TestOperatorsRecord(t *testing.T) {
 	inBubble(t, func(t *testing.T, server fake) {

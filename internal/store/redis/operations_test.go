@@ -15,7 +15,7 @@ type operation struct {
 	command string // that does it, or the hash of its script
 	before  int    // how many of these commands only read
 	finds   func(t *testing.T, s *Store, c idempotency.Claim) *idempotency.Record
-	// do does it. Of a claim, it returns the record, also if that is in doubt.
+	// do runs the operation. For a claim it returns the record, even if the claim is in doubt.
 	do func(s *Store, c idempotency.Claim, found *idempotency.Record) (*idempotency.Record, error)
 	// leaves is the record after it; nil for none. body is the size of its response, 0 for none.
 	leaves *idempotency.Record

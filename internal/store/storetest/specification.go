@@ -46,7 +46,7 @@ var specification = []struct {
 	}},
 	{"Response", []subtest{
 		{"a response comes back as it was", identicalResponses},
-		{"the response of a released run is there for those who waited", releasedResponse},
+		{"requests that waited get the response of a released run", releasedResponse},
 		{"a response belongs to its token", responseOfToken},
 	}},
 	{"Change", []subtest{
@@ -59,7 +59,7 @@ var specification = []struct {
 	}},
 	{"Forget", []subtest{
 		{"forget removes a record of any state but in flight", forgetAnyState},
-		{"a record that cannot be read is forgotten only by who has seen that", unreadablePrecondition},
+		{"an unreadable record is forgotten only if it is the one that was seen", unreadablePrecondition},
 	}},
 	{"Change and Forget", []subtest{
 		{"a key without a record can be neither changed nor forgotten", operatorWithoutRecord},
