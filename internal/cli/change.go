@@ -67,13 +67,25 @@ func differences(records []admin.Record) (lines []string) {
 			continue
 		}
 		var in []string
-		for _, part := range []column{ofProvider, partsColumn, scopeColumn, routeColumn, {title: "OBSERVE", text: func(r admin.Record) string { return strconv.FormatBool(r.Observed) }}} {
+		shown := make(map[string]string) // the key of a record by all that it shows
+		hidden := false                  // keys have hashes of the rest
+		parts := []column{ofProvider, partsColumn, scopeColumn, routeColumn, {title: "OBSERVE", text: func(r admin.Record) string { return strconv.FormatBool(r.Observed) }}}
+		for _, part := range parts {
 			if differ(part.text) {
 				in = append(in, strings.ToLower(part.title))
 			}
 		}
-		if in == nil { // keys have hashes of the rest
-			in = []string{"caller, or in another part of the scope that records do not show"}
+		for _, r := range byID[id] {
+			var all []string
+			for _, part := range parts {
+				all = append(all, part.text(r))
+			}
+			text := fmt.Sprintf("%q", all)
+			hidden = hidden || shown[text] != "" && shown[text] != r.Key
+			shown[text] = r.Key
+		}
+		if hidden {
+			in = append(in, "caller, or in another part of the scope that records do not show")
 		}
 		lines = append(lines, fmt.Sprintf("The keys of %s differ in: %s", printable(id), strings.Join(in, ", ")))
 	}

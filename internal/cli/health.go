@@ -84,14 +84,17 @@ func askHealth(cmd *cobra.Command) error {
 	for _, store := range answer.Stores {
 		fmt.Fprintln(cmd.OutOrStdout(), "ready:", printable(store.Store))
 	}
-	warnOfRefusedWrites(cmd, answer)
+	warnOfStores(cmd, answer.Stores)
 	return nil
 }
 
-// warnOfRefusedWrites names the stores that refuse writes on standard error.
-func warnOfRefusedWrites(cmd *cobra.Command, answer admin.ReadyAnswer) {
-	for _, store := range answer.Stores {
-		if store.Writes != "" {
+// warnOfStores names the stores that refuse writes, or are not ready, on standard error.
+func warnOfStores(cmd *cobra.Command, stores []admin.Readiness) {
+	for _, store := range stores {
+		switch {
+		case !store.Ready:
+			fmt.Fprintf(cmd.ErrOrStderr(), "Warning: %s is not ready: %s\n", printable(store.Store), printable(store.Error))
+		case store.Writes != "":
 			fmt.Fprintf(cmd.ErrOrStderr(), "Warning: %s refuses writes: %s\n", printable(store.Store), printable(store.Writes))
 		}
 	}

@@ -8,6 +8,20 @@ import (
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
 
+// keys list warns of a store that can be read and is not ready, such as one whose disk is full.
+func TestListWarnsOfUnreadyStores(t *testing.T) {
+	r := newRig(t)
+	r.a.put(t, "", "one", "run 1", idempotency.Held)
+	r.a.Unready.Store(true)
+	var out, errs bytes.Buffer
+	if status := execute(keysCommand, r.input, &out, &errs, "list", "--address", r.url); status != 0 || !strings.Contains(out.String(), "one") {
+		t.Errorf("it ends with %d and prints %q", status, out.String())
+	}
+	if want := "Warning: store a is not ready: "; !strings.Contains(errs.String(), want) {
+		t.Errorf("it says %q, want %q", errs.String(), want)
+	}
+}
+
 // health and keys list say of a store that can be read, and refuses writes, that it does, and why. What
 // they print and how they end does not change.
 func TestRefusedWritesAreReported(t *testing.T) {

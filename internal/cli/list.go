@@ -2,6 +2,7 @@ package cli
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -115,9 +116,12 @@ func list(cmd *cobra.Command, args []string) error {
 		// Only an answer that has read all keys refuses an unknown provider.
 		err = client.do(cmd.Context(), http.MethodGet, admin.ListPath+"?"+url.Values{admin.ParamProvider: {provider}, admin.ParamLimit: {"1"}}.Encode(), nil, new(admin.Page))
 	}
-	var ready admin.ReadyAnswer
-	if err == nil && client.do(cmd.Context(), http.MethodGet, admin.ReadyPath, nil, &ready) == nil {
-		warnOfRefusedWrites(cmd, ready)
+	if err == nil {
+		var ready admin.ReadyAnswer
+		if problem, is := errors.AsType[*admin.Problem](client.do(cmd.Context(), http.MethodGet, admin.ReadyPath, nil, &ready)); is {
+			ready.Stores = problem.Stores
+		}
+		warnOfStores(cmd, ready.Stores)
 	}
 	json, _ := flags.GetBool("json")
 	switch {

@@ -229,7 +229,7 @@ func TestDifferences(t *testing.T) {
 		{[]admin.Record{a, store}, ""},
 		{[]admin.Record{a, {Key: "f", DeliveryID: "2"}, {Key: "g"}, {Key: "h"}}, ""},
 		{[]admin.Record{a, other}, "The keys of 1 differ in: caller, or"},
-		{[]admin.Record{a, route, other}, "The keys of 1 differ in: route"},
+		{[]admin.Record{a, route, other}, "The keys of 1 differ in: route, caller, or"},
 		{[]admin.Record{a, provider, route}, "The keys of 1 differ in: provider, route"},
 		{[]admin.Record{a, observed}, "The keys of 1 differ in: observe"},
 		{[]admin.Record{a, scoped}, "The keys of 1 differ in: scope"},

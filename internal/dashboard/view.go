@@ -197,7 +197,7 @@ func (v *view) appendAlert(to []alertView, a alert, top *admin.Top) []alertView 
 	}
 	shown := alertView{
 		State: stateNamed(string(a)), Count: grouped(top.Count), Advice: a.advice(v.limited),
-		Link: v.With("state", string(a), "key", "", "q", "", "after", ""),
+		Link: v.With("state", string(a), "status", "", "provider", "", "key", "", "q", "", "after", ""),
 	}
 	for _, f := range top.Found {
 		shown.Rows = append(shown.Rows, v.rowOf(f))

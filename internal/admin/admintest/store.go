@@ -31,12 +31,16 @@ var ErrAway error = answer("the <store> is away.")
 // damage is why a record cannot be read.
 var damage = &idempotency.UnreadableError{Where: "record", Err: errors.New("it is <damaged>")}
 
+// ErrUnready is why a store is not ready that can be read.
+var ErrUnready = errors.New("its disk is full")
+
 // Store is a memory store that is open as the admin API has it, with an engine of its own.
 type Store struct {
 	*engine.Engine
 	Records idempotency.Store // what is in it, even while it is away
 	Away    atomic.Bool
 	Full    atomic.Bool // it refuses what an operator changes
+	Unready atomic.Bool // it can be read, and is not ready
 	Damaged map[idempotency.Key]bool
 	Delay   time.Duration // of a list
 	Unused  bool          // by a configuration
@@ -101,6 +105,9 @@ func (a asked) check(key idempotency.Key) error {
 }
 
 func (a asked) Ready(ctx context.Context) error {
+	if a.of.Unready.Load() {
+		return ErrUnready
+	}
 	return errors.Join(a.check(idempotency.Key{}), a.Store.Ready(ctx))
 }
 
