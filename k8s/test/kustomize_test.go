@@ -31,7 +31,7 @@ func kustomize(t *testing.T, directory string) []runtime.Object {
 }
 
 func TestKustomizations(t *testing.T) {
-	for _, example := range []string{"redis", "webhooks", "file"} {
+	for _, example := range []string{"redis", "webhooks", "recipe", "file"} {
 		t.Run(example, func(t *testing.T) {
 			objects := kustomize(t, "../examples/"+example)
 			deployment := the[*appsv1.Deployment](t, objects)
