@@ -20,6 +20,7 @@ import (
 
 	"github.com/caddy-dedup/caddy-dedup/internal/budget"
 	"github.com/caddy-dedup/caddy-dedup/internal/engine"
+	"github.com/caddy-dedup/caddy-dedup/internal/httpfield"
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 	"github.com/caddy-dedup/caddy-dedup/internal/report"
 	"github.com/caddy-dedup/caddy-dedup/internal/store/memory"
@@ -583,4 +584,37 @@ func goOn(t *testing.T, others *budget.Allowance) {
 			}
 		}
 	}()
+}
+
+// Large header fields are sent while their room is taken: Go's server would send them when the handler has
+// returned.
+func TestLargeHeaderIsSentWhileItCounts(t *testing.T) {
+	for size, flushed := range map[int]bool{budget.SmallBody / 2: false, 2 * budget.SmallBody: true} {
+		room, client := budget.New(1<<20), httptest.NewRecorder()
+		e := newExecution(t, client, httptest.NewRequest(http.MethodPost, "/", nil), Config{MaxResponseBody: 1 << 20, Budget: room}, func(idempotency.Settlement) {})
+		e.Header().Set("X-Large", strings.Repeat("x", size))
+		e.WriteHeader(http.StatusNoContent)
+		if used := room.Used(); flushed != (used >= int64(size)) {
+			t.Errorf("%d bytes of a header count as %d", size, used)
+		}
+		end(e)
+		if client.Flushed != flushed {
+			t.Errorf("a header of %d bytes is flushed: %v", size, client.Flushed)
+		}
+	}
+}
+
+// A refusal of a dedup behind passes along a row of dedups, and to no other client.
+func TestNotExecutedPassesAlongARow(t *testing.T) {
+	for _, within := range []string{"", "the run in front"} {
+		client := httptest.NewRecorder()
+		e := newExecution(t, client, httptest.NewRequest(http.MethodPost, "/", nil), Config{MaxResponseBody: 1 << 20}, func(idempotency.Settlement) {})
+		e.within = within
+		e.Header().Set(httpfield.NotExecuted, "request_in_flight")
+		e.WriteHeader(http.StatusConflict)
+		end(e)
+		if told := client.Header().Get(httpfield.NotExecuted) != ""; told != (within != "") {
+			t.Errorf("a client that is %q is told: %v", within, told)
+		}
+	}
 }
