@@ -68,7 +68,7 @@ func (x *exchange) execute(run *engine.Run, policy *idempotency.Policy) error {
 			return
 		}
 		reason := recover()
-		_ = e.finish(e.ended(panicError(reason)))
+		_ = e.finish(e.ended(upstream.PanicError(reason)))
 		e.response.cut()
 		if reason != nil { // else the goroutine exits
 			panic(reason)
@@ -87,14 +87,6 @@ func (e *execution) room() budget.Allowance {
 		return front.room.Part()
 	}
 	return budget.Allowance{Budget: e.Budget}
-}
-
-// panicError returns the error that stands for a panic.
-func panicError(reason any) error {
-	if reason == http.ErrAbortHandler { //nolint:errorlint // as net/http compares it
-		return upstream.ErrAborted
-	}
-	return upstream.ErrPanicked
 }
 
 // announce names the run to placeholders, the client and the upstream.

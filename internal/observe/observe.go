@@ -115,7 +115,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyht
 	defer func() {
 		if !returned {
 			reason := recover()
-			if err = panicError(reason); reason != nil {
+			if err = upstream.PanicError(reason); reason != nil {
 				defer panic(reason)
 			}
 		}
@@ -134,14 +134,6 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyht
 	err = next.ServeHTTP(&t.response, r)
 	returned = true
 	return err
-}
-
-// panicError returns the error that stands for a panic.
-func panicError(reason any) error {
-	if reason == http.ErrAbortHandler { //nolint:errorlint // as net/http compares it
-		return upstream.ErrAborted
-	}
-	return upstream.ErrPanicked
 }
 
 // newTap returns the tap of a request, with a copy that the handlers behind do not change.

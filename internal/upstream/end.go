@@ -89,6 +89,14 @@ var (
 	errSentTwice  = caddyhttp.Error(http.StatusBadGateway, errors.New(errResent.Error()))
 )
 
+// PanicError returns the error that stands for a panic.
+func PanicError(reason any) error {
+	if reason == http.ErrAbortHandler { //nolint:errorlint // as net/http compares it
+		return ErrAborted
+	}
+	return ErrPanicked
+}
+
 // End returns how the run ended (contract, section 4, "How a run ends"), what the requests get that
 // waited for it, and the error that the client gets in place of the response, nil for the response.
 func (o Ended) End() (end idempotency.End, share Share, err error) {
