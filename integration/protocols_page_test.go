@@ -33,15 +33,9 @@ func TestSitesOfTheProtocols(t *testing.T) {
 	}
 	up := startUpstream(t, answers201)
 	var sites strings.Builder
-	n := 0
-	for _, b := range docBlocks(t) {
-		if strings.HasSuffix(b.page, "protocols.md") && b.language == "caddyfile" {
-			sites.WriteString("http://" + strings.NewReplacer(".example.com {", ".example.com:PORT {", "localhost:3000", up.addr).Replace(b.text))
-			n++
-		}
-	}
-	if n != len(protocols) {
-		t.Fatalf("the page has %d sites, want those of %d protocols", n, len(protocols))
+	for name := range protocols {
+		site := caddyfileWith(t, name+".example.com {")
+		sites.WriteString("http://" + strings.NewReplacer(".example.com {", ".example.com:PORT {", "localhost:3000", up.addr).Replace(site))
 	}
 	p := start(t, conf{store: "store memory", sites: sites.String()})
 	for name, protocol := range protocols {
