@@ -29,6 +29,7 @@ func TestSitesOfTheProtocols(t *testing.T) {
 		"aip":     {"/v1/books?requestId=k", nil, `{"title": "a"}`, `{"title": "a"}`, `{"title": "b"}`, 422, reused, "", ""},
 		"a2a":     {"/tenant/message:send", nil, `{"message": {"messageId": "k", "n": 1}}`, `{"message": {"n": 1, "messageId": "k"}}`, `{"message": {"messageId": "k"}}`, 422, reused, "", ""},
 		"iceberg": {"/v1/namespaces", []option{idempotencyKey}, `{"namespace": ["a"]}`, `{"namespace": ["a"]}`, `{"namespace": ["b"]}`, 422, reused, "", ""},
+		"graphql": {"/graphql", nil, `{"variables": {"input": {"clientMutationId": "k", "n": 1}}}`, `{"variables": {"input": {"n": 1, "clientMutationId": "k"}}}`, `{"variables": {"input": {"clientMutationId": "k"}}}`, 422, reused, "", ""},
 		"azure":   {"/emails:send", []option{header("Repeatability-Request-ID", "k")}, `{}`, `{}`, `[]`, 400, "", "Repeatability-Result", "rejected"},
 	}
 	up := startUpstream(t, answers201)

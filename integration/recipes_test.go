@@ -29,7 +29,7 @@ func sitesOfAPage(t *testing.T, words string, instead ...string) string {
 }
 
 // standInService answers as the stand-in of the recipes: a POST makes a new ID, which is its number,
-// or what the field Id says. Where the field Fail has a status, it is the answer's, and 0 is none.
+// or what the field Id says; where the field Say has a body, that is all of the answer. Where the field Fail has a status, it is the answer's, and 0 is none.
 // A GET gets an ID's state, but for the ID gone.
 func standInService() answering {
 	var posts atomic.Int64
@@ -41,6 +41,10 @@ func standInService() answering {
 				w.WriteHeader(http.StatusNotFound)
 			}
 			fmt.Fprintf(w, `{"id": %q, "state": "done"}`, id)
+			return
+		}
+		if say := r.Header.Get("Say"); say != "" {
+			fmt.Fprint(w, say)
 			return
 		}
 		id, status := fmt.Sprint(posts.Add(1)), http.StatusCreated
@@ -192,6 +196,25 @@ func TestSitesDoWhatTheirPagesSay(t *testing.T) {
 			{"/other", `{}`, "X-Event-Id: e", 201, `"id": "6"`},
 		}},
 		"completion stream": {"on_missing reject\n\t\ttimeout 30m\n", nil, []asked{{"/", "prompt", "", 400, "idempotency_key_missing"}}},
+		"GraphQL": {"graphql.example.com", []string{"graphql.example.com {", "http://:PORT {"}, []asked{
+			{"/graphql", `{"query": "mutation", "variables": {"input": {"clientMutationId": "a", "n": 1}}}`, `Say: {"data": {"pay": null}, "errors": [{"message": "later"}]}`, 200, `"errors"`},
+			{"/graphql", `{"query": "mutation", "variables": {"input": {"clientMutationId": "a", "n": 1}}}`, `Say: {"data": {}, "errors": []}`, 200, `"errors": []`},
+			{"/graphql", `{"variables": {"input": {"n": 1, "clientMutationId": "a"}}, "query": "mutation"}`, "", 200, replay},
+			{"/graphql", `{"query": "mutation", "variables": {"input": {"clientMutationId": "a", "n": 2}}}`, "", 422, "idempotency_key_reused"},
+			{"/graphql", `{"query": "mutation", "variables": {"input": {"clientMutationId": "a", "n": 1}}}`, "Authorization: Bearer another", 201, `"id": "1"`},
+			{"/graphql", `{"query": "{ orders { id } }"}`, "", 201, `"id": "2"`},
+			{"/graphql", `{"query": "{ orders { id } }"}`, "", 201, `"id": "3"`},
+		}},
+		"an API whose clients lose their keys": {"json /item", nil, []asked{
+			{"/orders", `{"customer": 1, "item": "a"}`, "Idempotency-Key: first", 201, `"id": "1"`},
+			{"/orders", `{"customer": 1, "item": "a"}`, "Idempotency-Key: second", 201, replay},
+			{"/orders", `{"item": "a", "customer": 1}`, "", 201, replay},
+			{"/orders", `{"customer": 1, "item": "a", "gift": true}`, "Idempotency-Key: third", 422, "idempotency_key_reused"},
+			{"/orders", `{"customer": 1, "item": "b"}`, "Idempotency-Key: fourth", 201, `"id": "2"`},
+			{"/orders", `{"customer": 1, "item": "b"}`, "Idempotency-Key: fourth", 201, replay},
+			{"/orders", `{"customer": 1, "item": "b"}`, "Idempotency-Key: first", 422, "idempotency_key_reused"},
+			{"/orders", `{"customer": 1, "item": "a"}`, "Authorization: Bearer another\nIdempotency-Key: first", 201, `"id": "3"`},
+		}},
 		"an answer of your own": {"\"http.dedup.first.json./run_id\"", nil, []asked{
 			{"/", "", "Idempotency-Key: k\nName: \"{{env `HOME`}}\" {http.request.host}", 201, ""},
 			{"/", "", "Idempotency-Key: k", 409, `"existing_run_id": 9007199254740993,`},
