@@ -19,7 +19,7 @@ import (
 	"github.com/caddy-dedup/caddy-dedup/internal/redistest"
 )
 
-var capacityKeys = flag.Int("capacity.keys", 0, "with how many keys TestCapacityOfAKey measures; the figures of docs/capacity.md are those of 100,000")
+var capacityKeys = flag.Int("capacity.keys", 0, "with how many keys TestCapacityOfAKey measures; the figures of docs/costs.md are those of 100,000")
 
 // capacityOff is by how much a figure of the page may differ from what is measured.
 const capacityOff = 0.25
@@ -67,7 +67,7 @@ func figureIn(t *testing.T, cell string) float64 {
 func figuresOfThePage(t *testing.T) map[string]map[int]float64 {
 	t.Helper()
 	stores := make(map[string]map[int]float64)
-	for _, row := range pageTable(t, "capacity.md", "| store | no body | 512 bytes | 2 KiB | 16 KiB |") {
+	for _, row := range pageTable(t, "costs.md", "| store | no body | 512 bytes | 2 KiB | 16 KiB |") {
 		stores[row[0]] = make(map[int]float64)
 		for i, body := range []int{0, 512, 2 << 10, 16 << 10} {
 			stores[row[0]][body] = figureIn(t, row[1+i])
