@@ -18,7 +18,7 @@ import (
 	"github.com/caddy-dedup/caddy-dedup/internal/redistest"
 )
 
-var capacityKeys = flag.Int("capacity.keys", 0, "with how many keys TestCapacityOfAKey measures; the figures of docs/capacity.md are those of 100,000")
+var capacityKeys = flag.Int("capacity.keys", 0, "with how many keys TestCapacityOfAKey measures; the figures of docs/costs.md are those of 100,000")
 
 // capacityOff is by how much a figure of the page may differ from what is measured.
 const capacityOff = 0.25

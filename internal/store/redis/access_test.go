@@ -84,13 +84,13 @@ func allow(o Options, servers ...*redistest.Server) {
 	}
 }
 
-// docs/operations.md has the rules that the error after a NOPERM names.
+// docs/redis.md has the rules that the error after a NOPERM names.
 func TestAccessRulesOfThePage(t *testing.T) {
-	page, err := os.ReadFile("../../../docs/operations.md")
+	page, err := os.ReadFile("../../../docs/redis.md")
 	must(t, err)
 	for _, rules := range []string{access(DefaultPrefix), sentinelAccess} {
 		if !strings.Contains(string(page), "\n"+rules+"\n") {
-			t.Errorf("operations.md lacks the line %s", rules)
+			t.Errorf("redis.md lacks the line %s", rules)
 		}
 	}
 }
