@@ -228,10 +228,10 @@ func TestSitesDoWhatTheirPagesSay(t *testing.T) {
 			{"/", "2", "Idempotency-Key: k", 422, "Content-Type: application/json\r\n"},
 		}},
 		"a key that the upstream does not see": {"header_up -Idempotency-Key", nil, []asked{
-			{"/", "1", "Idempotency-Key: k", 201, `"id": "1", "key": ""`},
-			{"/", "1", "Idempotency-Key: k", 201, replay},
-			{"/", "", "Idempotency-Key: l", 201, `"id": "2", "key": ""`},
-			{"/", "", "Idempotency-Key: l", 201, replay},
+			{"/payments/1", "1", "Idempotency-Key: k", 201, `"id": "1", "key": ""`},
+			{"/payments/1", "1", "Idempotency-Key: k", 201, replay},
+			{"/payments/1", "", "Idempotency-Key: l", 201, `"id": "2", "key": ""`},
+			{"/payments/1", "", "Idempotency-Key: l", 201, replay},
 		}},
 		"a key that is handed on": {"handle /payments/* {", nil, []asked{
 			{"/payments/1", "1", "Idempotency-Key: k", 201, `"digits": 64`},
