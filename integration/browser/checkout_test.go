@@ -17,20 +17,22 @@ import (
 	"github.com/chromedp/chromedp"
 )
 
-// recipe returns the block of the checkout form's page in a language.
-func recipe(t *testing.T, language string) string {
+// blockOf returns the first block of a page in a language.
+func blockOf(t *testing.T, page, language string) string {
 	t.Helper()
-	text, err := os.ReadFile("../../docs/recipes/checkout-form.md")
+	text, err := os.ReadFile("../../docs/" + page)
 	if err != nil {
 		t.Fatal(err)
 	}
 	_, block, found := strings.Cut(string(text), "```"+language+"\n")
 	block, _, closed := strings.Cut(block, "```")
 	if !found || !closed {
-		t.Fatalf("the recipe has no block %q", language)
+		t.Fatalf("%s has no block %q", page, language)
 	}
 	return block
 }
+
+const checkoutPage = "recipes/checkout-form.md"
 
 // shop is a service with the form of the recipe. Each page has another CSRF field, and, where the query
 // asks for it, a token of the server.
@@ -68,10 +70,10 @@ func (s *shop) ServeHTTP(w http.ResponseWriter, r *http.Request, form string) {
 // A button that is pressed twice orders once, in a real browser, with the Caddyfile and the form of the
 // recipe: two clicks, both at once, after Back and after a reload.
 func TestCheckoutForm(t *testing.T) {
-	form, s := recipe(t, "html"), new(shop)
+	form, s := blockOf(t, checkoutPage, "html"), new(shop)
 	up := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { s.ServeHTTP(w, r, form) }))
 	t.Cleanup(up.Close)
-	addr := serveRecipe(t, strings.TrimPrefix(up.URL, "http://"))
+	addr := serveBlock(t, regexp.MustCompile(`store redis .*`).ReplaceAllString(blockOf(t, checkoutPage, "caddyfile"), "store memory"), strings.TrimPrefix(up.URL, "http://"))
 	b := openTab(t, true)
 
 	open := func(page string) { b.do("opening the form", chromedp.Navigate("http://"+addr+page)) }
@@ -128,8 +130,9 @@ func TestCheckoutForm(t *testing.T) {
 	}
 }
 
-// serveRecipe runs the binary with the Caddyfile of the recipe, and returns its address.
-func serveRecipe(t *testing.T, upstream string) string {
+// serveBlock runs the binary with the Caddyfile of a page, and returns its address once its service
+// can be reached. Pairs of texts are replaced in it.
+func serveBlock(t *testing.T, config, service string, pairs ...string) string {
 	t.Helper()
 	program, err := binary()
 	if err != nil {
@@ -142,9 +145,12 @@ func serveRecipe(t *testing.T, upstream string) string {
 	free.Close()
 	addr, dir := free.Addr().String(), t.TempDir()
 	_, port, _ := net.SplitHostPort(addr)
-	config := regexp.MustCompile(`store redis .*`).ReplaceAllString(recipe(t, "caddyfile"), "store memory")
-	config = strings.NewReplacer(":8080 {", "http://127.0.0.1:"+port+" {", "localhost:3000", upstream,
-		"{\n\tdedup {\n", "{\n\tadmin off\n\tauto_https off\n\tpersist_config off\n\tdedup {\n").Replace(config)
+	if !strings.HasPrefix(config, "{\n") {
+		config = "{\n\tdedup {\n\t\tstore memory\n\t}\n}\n" + config
+	}
+	site := "http://127.0.0.1:" + port + " {"
+	config = strings.NewReplacer(append(pairs, ":8080 {", site, "api.example.com {", site, "localhost:3000", service,
+		"{\n\tdedup {\n", "{\n\tadmin off\n\tauto_https off\n\tpersist_config off\n\tdedup {\n")...).Replace(config)
 	file := filepath.Join(dir, "Caddyfile")
 	if err := os.WriteFile(file, []byte(config), 0o600); err != nil {
 		t.Fatal(err)
@@ -162,7 +168,7 @@ func serveRecipe(t *testing.T, upstream string) string {
 			t.Logf("the process printed:\n%s\nof\n%s", log.String(), config)
 		}
 	})
-	eventually(t, "the form is served", func() error {
+	eventually(t, "the service can be reached", func() error {
 		got, err := http.Get("http://" + addr + "/orders/0")
 		if err != nil {
 			return err
