@@ -65,8 +65,9 @@ func fieldsOfWords(t *testing.T, page string) map[string]string {
 func TestFieldsOfJSON(t *testing.T) {
 	objects := make(map[string]map[string]string)
 	for line := range strings.Lines(under(t, "directive.md", "")["JSON"]) {
-		if cells := strings.Split(line, " | "); len(cells) == 2 {
-			objects[strings.Trim(cells[0], "| `")] = fieldsOf(strings.TrimSuffix(strings.TrimSpace(cells[1]), " |"))
+		if object, ok := strings.CutPrefix(line, "- "); ok {
+			object, fields, _ := strings.Cut(object, ": ")
+			objects[strings.Trim(object, "`")] = fieldsOf(strings.TrimSpace(fields))
 		}
 	}
 	withWords := func(object, page string) map[string]string {
