@@ -204,7 +204,7 @@ func TestSearch(t *testing.T) {
 		"q=+one+":                        {200, "one complete", "Found 1 All deliveries"},
 		"q=" + key.String():              {200, "one complete", "Found All deliveries"},
 		"q=two":                          {200, "", "two stripe"},
-		"q=" + key.String()[16:32]:        {200, "one complete", "one github"},
+		"q=" + key.String()[16:32]:       {200, "one complete", "one github"},
 		"q=execution+of+one%2Fa":         {200, "one complete", "one github"},
 		"q=three":                        {200, "", "Found All deliveries No delivery."},
 		"q=on":                           {200, "", "Found All deliveries No delivery."},
