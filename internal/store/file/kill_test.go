@@ -231,8 +231,8 @@ func TestKilledProcessAgreesWithTheModel(t *testing.T) {
 	}
 	path := newPath(t)
 	operations, start := 0, time.Now()
-	for round := 0; round < 6 || time.Since(start) < *killedDuration; round++ {
-		operations += walkUntilKilled(t, path, walks, 500+random.IntN(3000))
+	for round := 0; round < 4 || time.Since(start) < *killedDuration; round++ {
+		operations += walkUntilKilled(t, path, walks, 500+random.IntN(2000))
 		s := openStore(t, vfs.Default, path)
 		for _, walk := range walks {
 			walk.Crashed()
