@@ -23,6 +23,7 @@ var wordsInJSON = map[string]string{
 	"max_request_body 2MiB\nmax_response_body 512KiB\nkeep_header Set-Cookie Age":                       `{"max_request_body": 2097152, "max_response_body": 524288, "keep_header": ["Set-Cookie", "Age"]}`,
 	"on_store_error pass\ndocs https://example.com/idempotency\nforce X-Force\nmax_attempts 5":          `{"on_store_error": "pass", "docs": "https://example.com/idempotency", "force": "X-Force", "max_attempts": 5}`,
 	"fingerprint json\nexclude /sent_at ?ts":                                                            `{"fingerprint": "json", "exclude": ["/sent_at", "?ts"]}`,
+	"mode mcp\nkey content\nretention 1m\ntools pay refund":                                             `{"mode": "mcp", "keys": [{"content": true}], "retention": 60000000000, "tools": ["pay", "refund"]}`,
 	"caller {http.request.cookie.session}":                                                              `{"caller": ["{http.request.cookie.session}"]}`,
 	"mode webhook\nwait off\nrelease_on off\nfingerprint none":                                          `{"mode": "webhook", "wait": 0, "release_on": ["off"], "fingerprint": "none"}`,
 	"on_duplicate see_other":                        `{"on_duplicate": "see_other"}`,
