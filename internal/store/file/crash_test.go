@@ -138,6 +138,9 @@ func (c *crash) check(t *testing.T) {
 // After a crash of the machine at any moment, including while the store is created or opened again, the
 // store opens and has everything that it has acknowledged.
 func TestCrashOfTheMachine(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one goroutine")
+	}
 	for seed := range uint64(3) {
 		c := newCrashing(vfs.NewCrashableMem(), seed)
 		for _, part := range [][2]int{{0, 45}, {45, 60}} {

@@ -28,6 +28,9 @@ func isUnreadable(err error) bool {
 // Whatever is damaged in a table, the process goes on, replays only responses as they were kept, and
 // runs no key again.
 func TestDamagedStoreNeverAnswersWrongly(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one goroutine")
+	}
 	const keys, rounds = 600, 60
 	whole := newPath(t)
 	s := openStore(t, vfs.Default, whole)
