@@ -141,6 +141,9 @@ var crashSeeds = flag.Uint64("crash.seeds", 1, "how often TestCrashOfTheMachine 
 // After a crash of the machine at any moment, including while the store is created or opened again, the
 // store opens and has everything that it has acknowledged.
 func TestCrashOfTheMachine(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one goroutine")
+	}
 	for seed := range *crashSeeds {
 		c := newCrashing(vfs.NewCrashableMem(), seed)
 		for _, part := range [][2]int{{0, 45}, {45, 60}} {

@@ -29,6 +29,9 @@ func isUnreadable(err error) bool {
 // Whatever is damaged in a table, the process goes on, replays only responses as they were kept, and
 // runs no key again.
 func TestDamagedStoreNeverAnswersWrongly(t *testing.T) {
+	if testing.Short() {
+		t.Skip("one goroutine")
+	}
 	const keys, rounds = 300, 30
 	whole, table := oneTable(t, keys)
 	sound := read(t, whole, table)
