@@ -29,7 +29,7 @@ COPY --from=build /etc/ssl/certs/ca-certificates.crt /etc/ssl/certs/ca-certifica
 COPY --from=build /out/caddy-dedup /usr/bin/caddy-dedup
 COPY --from=build --chown=65532:65532 /out/data /data
 ENV XDG_DATA_HOME=/data XDG_CONFIG_HOME=/data/config
-# 8 to 18 % more requests for 8 to 19 MB (docs/performance.md); a memory limit comes first.
+# 8 to 18 % more requests for 8 to 19 MB (docs/costs.md); a memory limit comes first.
 ENV GOGC=200
 USER 65532:65532
 EXPOSE 8080

@@ -1,10 +1,10 @@
 // Command bench measures caddy-dedup side by side with plain Caddy, and with others, in
 // one run on one machine:
 //
-//	go -C bench run . -json result.json -write ../docs/performance.md
+//	go -C bench run . -json result.json -write RESULTS.md -write ../docs/costs.md
 //
 // It starts all that it needs on loopback, and ends it. It wants a redis-server in PATH,
-// and Linux. See docs/performance.md for what the figures mean.
+// and Linux. See RESULTS.md for what the figures mean.
 package main
 
 import (
@@ -50,7 +50,7 @@ func exitOn(err error) {
 type command struct {
 	options measure.Options
 	json    string
-	write   string
+	write   []string
 	from    string
 	within  time.Duration
 	// settings are the flags that say what is measured, as a reader would give them again.
@@ -100,7 +100,10 @@ func parse(arguments []string, said io.Writer) (*command, error) {
 	flags.StringVar(&o.Dir, "dir", os.TempDir(), "where the run makes its own directory, and removes it; on a disk, or the file store's flushes cost nothing")
 	flags.StringVar(&o.Project, "project", "..", "the directory of caddy-dedup's source")
 	flags.StringVar(&c.json, "json", "", "write the result to this `file`")
-	flags.StringVar(&c.write, "write", "", "bring the tables of this `page` up to date")
+	flags.Func("write", "bring the tables of this `page` up to date; may repeat", func(page string) error {
+		c.write = append(c.write, page)
+		return nil
+	})
 	flags.StringVar(&c.from, "from", "", "measure nothing, and show the result in this `file`, which -json wrote")
 	flags.DurationVar(&c.within, "within", 3*time.Hour, "give up after this time")
 	if err := flags.Parse(arguments); err != nil {
@@ -160,8 +163,10 @@ func run(ctx context.Context, arguments []string, out, progress io.Writer) error
 			return err
 		}
 	}
-	if c.write != "" {
-		return result.WritePage(c.write)
+	for _, page := range c.write {
+		if err := result.WritePage(page); err != nil {
+			return err
+		}
 	}
 	return nil
 }

@@ -42,7 +42,7 @@ func TestSmallestRun(t *testing.T) {
 	needsServers(t)
 	dir := t.TempDir()
 	file := filepath.Join(t.TempDir(), "result.json")
-	page := filepath.Join(t.TempDir(), "performance.md")
+	page := filepath.Join(t.TempDir(), "page.md")
 	if err := os.WriteFile(page, []byte("<!-- bench:requests -->\n<!-- /bench -->\n<!-- bench:run -->\n<!-- /bench -->\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}

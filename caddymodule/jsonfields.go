@@ -163,7 +163,7 @@ func notAccepted(data json.RawMessage, t reflect.Type) error {
 	return fmt.Errorf("%s is not accepted; use %s", value, typeName(t))
 }
 
-// typeName returns a type in the words of docs/json.md.
+// typeName describes a type in an error.
 func typeName(t reflect.Type) string {
 	switch {
 	case t == reflect.TypeFor[caddy.Duration]():

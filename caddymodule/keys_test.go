@@ -367,6 +367,7 @@ func TestBodyTooLargeForItsKey(t *testing.T) {
 		t.Fatalf("the bodies have %d and %d bytes", len(fits), len(large))
 	}
 	one, withID := [][]request{bodies(fits)}, with(large, "X-Id: 1")
+	many := strings.Repeat("a=1&", 1000) + "id=1" // one field more than a form may have
 	checkKeys(t, map[string]keyed{
 		"member":      {site: limit + "key json /id", groups: one, refused: refuses(tooLarge, with(large))},
 		"content":     {site: limit + "key content", groups: one, refused: refuses(tooLarge, with(large))},
@@ -382,7 +383,9 @@ func TestBodyTooLargeForItsKey(t *testing.T) {
 		"header": {site: limit + "key header X-Id\nfingerprint none", groups: [][]request{{withID, with(fits, "X-Id: 1")}}, pass: bodies(large)},
 		"a form": {site: limit + "key form id", groups: [][]request{{with("id=1", form), with("id=1", form)}, {with("id=2", form)}},
 			refused: refuses(tooLarge, with("id=1&a="+large, form)), pass: []request{with(large), with(`{"id":"1"}`)}},
-		"header or content": {site: limit + "key header X-Id\nkey content\nfingerprint none", groups: append(one, []request{withID}), refused: refuses(tooLarge, with(large))},
+		"fields":              {site: "key form id", refused: refuses(tooLarge, with(many, form))},
+		"fields of a webhook": {site: "mode webhook\nkey form id", pass: []request{with(many, form)}},
+		"header or content":   {site: limit + "key header X-Id\nkey content\nfingerprint none", groups: append(one, []request{withID}), refused: refuses(tooLarge, with(large))},
 		"a header of GitHub": {
 			site:   "dedup github {\n" + limit + "}\nreverse_proxy {up}",
 			groups: [][]request{{with(large, "X-GitHub-Delivery: 1")}},

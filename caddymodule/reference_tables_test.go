@@ -33,40 +33,81 @@ func rows(text string) map[string][]string {
 	return found
 }
 
-// The tables of the page of JSON have each field of each object, with its type.
-func TestFieldsOfJSON(t *testing.T) {
-	all := under(t, "json.md", "")
-	for heading, of := range map[string]struct {
-		object any
-		more   []string // names that say which module it is
-	}{
-		"The handler":                  {Settings{}, []string{"handler"}},
-		"The handler > keys":           {KeySource{}, nil},
-		"The handler > retention_from": {RetentionSource{}, nil},
-		"The handler > verify":         {Verify{}, nil},
-		"The handler > hmac":           {HMAC{}, nil},
-		"The handler > release_if":     {ReleaseIf{}, nil},
-		"The app":                      {App{}, nil},
-		"The app > limits":             {Limits{}, nil},
-		"Stores > file":                {FileStore{}, nil},
-		"Stores > redis":               {RedisStore{}, nil},
-		"Stores > tls":                 {RedisTLS{}, nil},
-		"dedup_health":                 {Health{}, []string{"handler"}},
-		"dedup_dashboard":              {Dashboard{}, []string{"handler"}},
-	} {
-		fields := slices.Clone(of.more)
-		documented := rows(all[heading])
-		for _, field := range reflect.VisibleFields(reflect.TypeOf(of.object)) {
-			name, _, _ := strings.Cut(field.Tag.Get("json"), ",")
-			if name == "" {
-				continue
-			}
-			fields = append(fields, name)
-			if cells := documented[name]; len(cells) > 0 && !strings.HasPrefix(withoutLink(cells[0]), typeNamed(field.Type)) {
-				t.Errorf("docs/json.md, %s: %s is %s, and not %q", heading, name, typeNamed(field.Type), cells[0])
+// fieldsOf returns the types of the fields that a text names, such as "text `a`, `b`; texts `c`".
+func fieldsOf(text string) map[string]string {
+	fields := make(map[string]string)
+	for list := range strings.SplitSeq(text, "; ") {
+		kind, names, ok := strings.Cut(list, " `")
+		for name := range strings.SplitSeq(names, ", ") {
+			if ok {
+				fields[strings.Trim(name, "`")] = kind
 			}
 		}
-		sameWords(t, "docs/json.md, "+heading, slices.Collect(maps.Keys(documented)), fields)
+	}
+	return fields
+}
+
+// fieldsOfWords returns the types of the fields in a table of words.
+func fieldsOfWords(t *testing.T, page string) map[string]string {
+	t.Helper()
+	fields := make(map[string]string)
+	for word, cells := range rows(under(t, page, "")["All words"]) {
+		if name, kind, renamed := strings.Cut(cells[0], ": "); renamed {
+			fields[strings.Trim(name, "`")] = kind
+		} else {
+			fields[word] = cells[0]
+		}
+	}
+	return fields
+}
+
+// The tables have each field of each object of JSON, with its type.
+func TestFieldsOfJSON(t *testing.T) {
+	objects := make(map[string]map[string]string)
+	for line := range strings.Lines(under(t, "directive.md", "")["JSON"]) {
+		if cells := strings.Split(line, " | "); len(cells) == 2 {
+			objects[strings.Trim(cells[0], "| `")] = fieldsOf(strings.TrimSuffix(strings.TrimSpace(cells[1]), " |"))
+		}
+	}
+	withWords := func(object, page string) map[string]string {
+		all := maps.Clone(objects[object])
+		if all == nil {
+			all = make(map[string]string)
+		}
+		maps.Copy(all, fieldsOfWords(t, page))
+		return all
+	}
+	for name, of := range map[string]struct {
+		documented map[string]string
+		objects    []any
+		more       []string // names that say which module it is
+	}{
+		"handler dedup":   {withWords("handler `dedup", "directive.md"), []any{Settings{}}, []string{"handler"}},
+		"key":             {objects["key"], []any{KeySource{}}, nil},
+		"retention_from":  {objects["retention_from"], []any{RetentionSource{}}, nil},
+		"verify":          {objects["verify"], []any{Verify{}}, nil},
+		"hmac":            {objects["hmac"], []any{HMAC{}}, nil},
+		"release_if":      {objects["release_if"], []any{ReleaseIf{}}, nil},
+		"app":             {withWords("", "global-option.md"), []any{App{}, Limits{}}, nil},
+		"store file":      {objects["store `file"], []any{FileStore{}}, []string{"store"}},
+		"store redis":     {withWords("store `redis", "redis.md"), []any{RedisStore{}, RedisTLS{}}, []string{"store"}},
+		"dedup_health":    {objects["dedup_health"], []any{Health{}}, []string{"handler"}},
+		"dedup_dashboard": {objects["dedup_dashboard"], []any{Dashboard{}}, []string{"handler"}},
+	} {
+		fields := slices.Clone(of.more)
+		for _, object := range of.objects {
+			for _, field := range reflect.VisibleFields(reflect.TypeOf(object)) {
+				field, kind := field.Tag.Get("json"), typeNamed(field.Type)
+				if field, _, _ = strings.Cut(field, ","); field == "" {
+					continue
+				}
+				fields = append(fields, field)
+				if documented, ok := of.documented[field]; ok && documented != kind {
+					t.Errorf("%s: %s is %s, and not %q", name, field, kind, documented)
+				}
+			}
+		}
+		sameWords(t, name+" in JSON", slices.Collect(maps.Keys(of.documented)), fields)
 	}
 	var s Settings
 	if err := json.Unmarshal([]byte(`{"retention": "7d"}`), &s); err != nil || s.retentionOf("") != delivery.DefaultRetention {
@@ -74,9 +115,7 @@ func TestFieldsOfJSON(t *testing.T) {
 	}
 }
 
-func withoutLink(cell string) string { return strings.ReplaceAll(cell, "[", "") }
-
-// typeNamed says what the page calls a type.
+// typeNamed says what the tables call a type.
 func typeNamed(of reflect.Type) string {
 	switch {
 	case of == reflect.TypeFor[caddy.Duration](), of == reflect.TypeFor[*caddy.Duration]():
@@ -84,15 +123,15 @@ func typeNamed(of reflect.Type) string {
 	case of == reflect.TypeFor[json.RawMessage]():
 		return "store"
 	case of == reflect.TypeFor[[]string]():
-		return "list of texts"
+		return "texts"
 	case of == reflect.TypeFor[[]KeySource]():
-		return "list of keys"
+		return "keys"
 	case of.Kind() == reflect.Slice:
-		return "list of objects"
+		return "objects"
 	case of.Kind() == reflect.String:
 		return "text"
 	case of.Kind() == reflect.Bool:
-		return "true or false"
+		return "boolean"
 	case of.Kind() == reflect.Int, of == reflect.TypeFor[*int]():
 		return "number"
 	case of.Kind() == reflect.Int64, of == reflect.TypeFor[*int64]():
@@ -105,13 +144,15 @@ func typeNamed(of reflect.Type) string {
 // The page names each placeholder with its field of the access log, and each outcome.
 func TestPlaceholdersOfThePage(t *testing.T) {
 	var named, results []string
-	for name, cells := range rows(under(t, "directive.md", "")["Placeholders"]) {
-		placeholder, ok := strings.CutPrefix(name, "{"+report.PlaceholderPrefix)
-		if !ok {
-			results = append(results, name)
-			continue
+	text := under(t, "directive.md", "")["Placeholders"]
+	for line := range strings.Lines(text) {
+		if names, ok := strings.CutPrefix(line, "- `"); ok {
+			names, _, _ = strings.Cut(names, "`: ")
+			results = append(results, strings.Split(names, "`, `")...)
 		}
-		placeholder = strings.TrimSuffix(placeholder, "}")
+	}
+	for name, cells := range rows(text) {
+		placeholder := strings.TrimSuffix(strings.TrimPrefix(name, "{"+report.PlaceholderPrefix), "}")
 		named = append(named, placeholder)
 		if cells[0] != "`"+report.LogPrefix+placeholder+"`" {
 			t.Errorf("%s is %s in the access log", placeholder, cells[0])

@@ -101,12 +101,6 @@ func globalOptions() []string {
 	for kind := range storeKinds {
 		words = append(words, "store > store "+kind)
 	}
-	for word := range redisBlock {
-		words = append(words, "store > store redis > "+word)
-	}
-	for word := range tlsBlock {
-		words = append(words, "store > store redis > tls > "+word)
-	}
 	for word := range limitsBlock {
 		words = append(words, "limits > "+word)
 	}
@@ -125,8 +119,24 @@ func TestHeadingsAreTheWordsOfTheParser(t *testing.T) {
 	sameWords(t, "docs/global-option.md", options, globalOptions())
 }
 
-// Each section says what its default is and whether placeholders are replaced, and
-// names all words that may stand behind its own.
+// The tables of blocks have each word of their parsers.
+func TestTablesOfBlocks(t *testing.T) {
+	inRedis := append(slices.Collect(maps.Keys(redisBlock)), slices.Collect(maps.Keys(tlsBlock))...)
+	sameWords(t, "the table of docs/redis.md", slices.Collect(maps.Keys(rows(under(t, "redis.md", "")["All words"]))), inRedis)
+	inHMAC := slices.DeleteFunc(slices.Collect(maps.Keys(hmacBlock)), func(word string) bool { return word == "secret" })
+	sameWords(t, "the table of verify hmac", slices.Collect(maps.Keys(rows(under(t, "directive.md", "Subdirectives > ")["verify"]))), inHMAC)
+}
+
+// exampleIn returns the example in the first line of a section, empty for none.
+func exampleIn(text string) string {
+	if found := regexp.MustCompile("(?m)^Default: .* Example: `([^`]+)`\\.$").FindStringSubmatch(text); found != nil {
+		return found[1]
+	}
+	return ""
+}
+
+// Each section says what its default is, has an example that the parser accepts, and names all
+// words that may stand behind its own.
 func TestSectionsOfWordsAreComplete(t *testing.T) {
 	all := under(t, "directive.md", "Subdirectives > ")
 	for path, text := range under(t, "global-option.md", "") {
@@ -134,11 +144,31 @@ func TestSectionsOfWordsAreComplete(t *testing.T) {
 			all["the global option: "+path] = text
 		}
 	}
-	form := regexp.MustCompile(`(?m)^Default: .* Placeholders: .*\.$`)
+	form := regexp.MustCompile(`(?m)^Default: .*\.$`)
 	for path, text := range all {
 		last := path[strings.LastIndex(path, "> ")+1:]
-		if oneOfSeveral := strings.HasPrefix(last, " key ") || strings.HasPrefix(last, " store "); !oneOfSeveral && !form.MatchString(text) {
-			t.Errorf("%s: there is no line of the form `Default: ... Placeholders: ...`", path)
+		if oneOfSeveral := strings.HasPrefix(last, " key ") || strings.HasPrefix(last, " store "); oneOfSeveral {
+			continue
+		}
+		if !form.MatchString(text) {
+			t.Errorf("%s: there is no line of the form `Default: ...`", path)
+		}
+		switch example := exampleIn(text); {
+		case example == "":
+			if word := strings.TrimSpace(last[strings.LastIndex(last, ":")+1:]); !strings.Contains(text, "```caddyfile\n") && word != "store" {
+				t.Errorf("%s: there is no example", path)
+			}
+		case strings.HasPrefix(path, "the global option: "):
+			if strings.Contains(path, "limits > ") {
+				example = "limits {\n" + example + "\n}"
+			}
+			if _, err := parseGlobalOption(caddyfile.NewTestDispenser("dedup {\n"+example+"\n}"), nil); err != nil {
+				t.Errorf("%s: %v", path, err)
+			}
+		default:
+			if err := new(Handler).UnmarshalCaddyfile(caddyfile.NewTestDispenser("dedup {\n" + example + "\n}")); err != nil {
+				t.Errorf("%s: %v", path, err)
+			}
 		}
 	}
 	for word, choices := range accepted {
@@ -333,17 +363,21 @@ func TestDefaultsOfTheGlobalOption(t *testing.T) {
 			continue
 		}
 		checked++
-		line, without := word+" "+stated, ""
-		switch words[0] {
-		case "store":
-			if len(words) > 1 {
-				line, without = "store redis redis://h {\n"+line+"\n}", "store redis redis://h"
-			}
-		case "limits":
+		line := word + " " + stated
+		if words[0] == "limits" {
 			line = "limits {\n" + line + "\n}"
 		}
-		if got, want := inForce(line), inForce(without); !reflect.DeepEqual(got, want) {
+		if got, want := inForce(line), inForce(""); !reflect.DeepEqual(got, want) {
 			t.Errorf("%s: with its stated default it is %v, without %v", path, got, want)
+		}
+	}
+	for word, cells := range rows(under(t, "redis.md", "")["All words"]) {
+		if stated := strings.Trim(cells[1], "`"); stated != "none" {
+			checked++
+			line, without := "store redis redis://h {\n"+word+" "+stated+"\n}", "store redis redis://h"
+			if got, want := inForce(line), inForce(without); !reflect.DeepEqual(got, want) {
+				t.Errorf("store redis: %s: with its stated default it is %v, without %v", word, got, want)
+			}
 		}
 	}
 	if checked < 10 {
@@ -355,7 +389,7 @@ func TestDefaultsOfTheGlobalOption(t *testing.T) {
 func TestTablesOfAllWords(t *testing.T) {
 	options := make(map[string]string)
 	for path, text := range under(t, "global-option.md", "") {
-		if word := path[strings.LastIndex(path, " > ")+1:]; !strings.Contains(path, "store > store") || strings.Contains(path, "redis > ") {
+		if word := path[strings.LastIndex(path, " > ")+1:]; !strings.Contains(path, "store > store") {
 			options[strings.TrimPrefix(word, "> ")] = text
 		}
 	}
@@ -372,12 +406,13 @@ func TestTablesOfAllWords(t *testing.T) {
 		}
 		sameWords(t, "the table of docs/"+page, slices.Collect(maps.Keys(table)), words)
 		for word, cells := range table {
-			if described := cells[0] != "none" && !strings.HasPrefix(cells[0], "`"); described {
+			stated := cells[1]
+			if described := stated != "none" && !strings.HasPrefix(stated, "`"); described {
 				continue // no text that could stand there, as of scope
 			}
-			inTable := strings.Trim(strings.TrimPrefix(cells[0], "none"), "`")
-			if stated := defaultIn(t, all[word]); inTable != stated {
-				t.Errorf("%s: %s: the table says that the default is %q, its section %q", page, word, inTable, stated)
+			inTable := strings.Trim(strings.TrimPrefix(stated, "none"), "`")
+			if inSection := defaultIn(t, all[word]); inTable != inSection {
+				t.Errorf("%s: %s: the table says that the default is %q, its section %q", page, word, inTable, inSection)
 			}
 		}
 	}

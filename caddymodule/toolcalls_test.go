@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -82,7 +83,7 @@ func TestToolCallEnds(t *testing.T) {
 			}()
 			header := []string{"X-Type", c.kind, "X-Says", c.says, "X-Status", c.status}
 			first := s.mustPost("", callOf("1", name), header...)
-			if want := strings.ReplaceAll(c.says, "|", "\n"); first.body != want {
+			if want := strings.ReplaceAll(c.says, "|", "\n"); eventIDLine.ReplaceAllString(first.body, "") != want {
 				t.Errorf("the first client got %q", first.body)
 			}
 			if first.header.Get("Mcp-Session-Id") != "session" {
@@ -309,7 +310,7 @@ func TestToolCallIsStoredAtItsResponse(t *testing.T) {
 		}
 		return text
 	}
-	if got := line() + line(); got != "data: {\"method\":\"notifications/progress\"}\n\n" {
+	if got := eventIDLine.ReplaceAllString(line()+line()+line(), ""); got != "data: {\"method\":\"notifications/progress\"}\n\n" {
 		t.Errorf("the client got %q before the response", got)
 	}
 	for _, c := range []struct {
@@ -413,6 +414,9 @@ func TestToolCallOutlivesItsSession(t *testing.T) {
 	}
 }
 
+// eventIDLine is the id of an event of dedup's.
+var eventIDLine = regexp.MustCompile(`id: dedup:[0-9a-f]{64}:[\w-]+\n`)
+
 // A client that has lost the stream of a call asks for the rest of it by the id of its last event, and gets the
 // response under the id of its call, as soon as there is one, without another run.
 func TestToolCallResumed(t *testing.T) {
@@ -421,17 +425,19 @@ func TestToolCallResumed(t *testing.T) {
 		lines, says string
 		want        string // the last event
 		later       string // that of a GET which comes when all is over; want where it is empty
+		begins      string // the stream; with a priming event where it is empty
 	}{
-		"a result":    {key, pays, `{"id":1,"result":{"_meta":{"caddy-dedup/replayed":true}}}`, ""},
-		"in lines":    {key, "{\"id\":1,\ndata: \"result\":{}}", `{"id":1, "result":{"_meta":{"caddy-dedup/replayed":true}}}`, ""},
-		"an error":    {key, `{"id":1,"error":{"code":-5}}`, `{"id":1,"error":{"code":-5}}`, `{"id":1,"error":{"code":-5}}`},
-		"none":        {key, "", `{"jsonrpc":"2.0","id":1,"error":{"code":502,`, `{"jsonrpc":"2.0","id":1,"error":{"code":502,`},
-		"none, held":  {key + "\non_unknown hold", "", `{"jsonrpc":"2.0","id":1,"error":{"code":409,`, ""},
-		"too large":   {key + "\nmax_response_body 512", `{"id":1,"result":"` + strings.Repeat("x", 600) + `"}`, `{"jsonrpc":"2.0","id":1,"error":{"code":409,`, ""},
-		"conflict":    {key + "\non_duplicate conflict", pays, `{"id":1,"result":{"_meta":{"caddy-dedup/replayed":true}}}`, ""},
-		"its scope":   {key + "\nscope {http.request.header.Authorization}", pays, `{"id":1,"result":{"_meta":{"caddy-dedup/replayed":true}}}`, ""},
-		"no wait":     {key + "\nwait off", pays, `{"id":1,"result":{"_meta":{"caddy-dedup/replayed":true}}}`, ""},
-		"from header": {"key header X-Key", pays, `{"id":1,"result":{"_meta":{"caddy-dedup/replayed":true}}}`, ""},
+		"a result":    {key, pays, `{"id":1,"result":{"_meta":{"caddy-dedup/replayed":true}}}`, "", ""},
+		"in lines":    {key, "{\"id\":1,\ndata: \"result\":{}}", `{"id":1, "result":{"_meta":{"caddy-dedup/replayed":true}}}`, "", ""},
+		"an error":    {key, `{"id":1,"error":{"code":-5}}`, `{"id":1,"error":{"code":-5}}`, `{"id":1,"error":{"code":-5}}`, ""},
+		"none":        {key, "", `{"jsonrpc":"2.0","id":1,"error":{"code":502,`, `{"jsonrpc":"2.0","id":1,"error":{"code":502,`, ""},
+		"none, held":  {key + "\non_unknown hold", "", `{"jsonrpc":"2.0","id":1,"error":{"code":409,`, "", ""},
+		"too large":   {key + "\nmax_response_body 512", `{"id":1,"result":"` + strings.Repeat("x", 600) + `"}`, `{"jsonrpc":"2.0","id":1,"error":{"code":409,`, "", ""},
+		"conflict":    {key + "\non_duplicate conflict", pays, `{"id":1,"result":{"_meta":{"caddy-dedup/replayed":true}}}`, "", ""},
+		"its scope":   {key + "\nscope {http.request.header.Authorization}", pays, `{"id":1,"result":{"_meta":{"caddy-dedup/replayed":true}}}`, "", ""},
+		"no wait":     {key + "\nwait off", pays, `{"id":1,"result":{"_meta":{"caddy-dedup/replayed":true}}}`, "", ""},
+		"from header": {"key header X-Key", pays, `{"id":1,"result":{"_meta":{"caddy-dedup/replayed":true}}}`, "", ""},
+		"no ids":      {key, pays, `{"id":1,"result":{"_meta":{"caddy-dedup/replayed":true}}}`, "", "data: {\"method\":\"notifications/progress\"}\n\n"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			says := make(chan bool)
@@ -441,7 +447,7 @@ func TestToolCallResumed(t *testing.T) {
 					return
 				}
 				w.Header().Set("Content-Type", asEvents)
-				_, _ = io.WriteString(w, "id: theirs\ndata:\n\n")
+				_, _ = io.WriteString(w, cmp.Or(c.begins, "id: theirs\ndata:\n\n"))
 				_ = http.NewResponseController(w).Flush()
 				<-says
 				if c.says != "" {
@@ -470,10 +476,12 @@ func TestToolCallResumed(t *testing.T) {
 				return text
 			}
 			first, stream := send(http.MethodPost, callOf("1", "k"), "", "alice")
-			id, ours := strings.CutPrefix(strings.TrimSpace(line(stream)), "id: ")
-			if !ours || !strings.HasPrefix(id, "dedup:") || line(stream) != "data:\n" {
-				t.Fatalf("the first event has the id %q", id)
+			event := line(stream) + line(stream) + line(stream)
+			id := eventIDLine.FindString(event)
+			if strings.Replace(event, id, "", 1) != strings.Replace(cmp.Or(c.begins, "data:\n\n"), "id: theirs\n", "", 1) {
+				t.Fatalf("the first event is %q", event)
 			}
+			id = strings.TrimSpace(strings.TrimPrefix(id, "id: "))
 			first.Body.Close() // the client has lost it
 			resumed, stream := send(http.MethodGet, "", id, "alice")
 			defer resumed.Body.Close()
@@ -497,20 +505,20 @@ func TestToolCallResumed(t *testing.T) {
 			}
 			passed++
 			close(says)
-			event := func(from *bufio.Reader) string {
+			rest := func(from *bufio.Reader) string {
 				all, err := io.ReadAll(from)
 				if err != nil || !strings.HasSuffix(string(all), "\n\n") {
 					t.Errorf("the event is %q, %v", all, err)
 				}
 				return string(all)
 			}
-			if got := event(stream); !strings.HasPrefix(got, "data: "+c.want) || strings.Count(got, "\n") != 2 {
+			if got := rest(stream); !strings.HasPrefix(got, "data: "+c.want) || strings.Count(got, "\n") != 2 {
 				t.Errorf("the rest is %q", got)
 			}
 			second, stream := send(http.MethodGet, "", id[:strings.LastIndex(id, ":")]+":ImIi", "alice")
 			defer second.Body.Close()
 			later := strings.Replace(cmp.Or(c.later, c.want), `"id":1`, `"id":"b"`, 1)
-			if got := event(stream); second.StatusCode != 200 || !strings.HasPrefix(got, "data: "+later) {
+			if got := rest(stream); second.StatusCode != 200 || !strings.HasPrefix(got, "data: "+later) {
 				t.Errorf("afterwards it is %d %q, want %q", second.StatusCode, got, later)
 			}
 			if runs.Load() != passed {
@@ -600,7 +608,7 @@ func TestToolCallWithALongStream(t *testing.T) {
 			t.Fatal(err)
 		}
 		if !leaves {
-			if got, err := io.ReadAll(struct{ io.Reader }{first.Body}); string(got) != stream || err != nil {
+			if got, err := io.ReadAll(struct{ io.Reader }{first.Body}); eventIDLine.ReplaceAllString(string(got), "") != stream || err != nil {
 				t.Errorf("the client got %d bytes of %d, %v", len(got), len(stream), err)
 			}
 		}

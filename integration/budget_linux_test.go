@@ -64,27 +64,23 @@ func (p *caddy) wantAtMost(t *testing.T, bytes int) (check func()) {
 // The body of a replay is read from the store when there is room for it.
 func TestReplaysAreReadWhenThereIsRoom(t *testing.T) {
 	t.Parallel()
-	const clients, size = 40, 6 << 20
-	for name, store := range map[string]string{"redis": redisStore(t), "file": "store file"} {
-		t.Run(name, func(t *testing.T) {
-			up := startUpstream(t, answersLarge(size))
-			p := start(t, conf{store: store, dedup: lines("local_copies off", limits("buffered 32MiB")), site: lines(dedupBlock("max_response_body 8MiB"), proxyTo(up)), under: underMemoryLimit(96 << 20)})
-			for n := range clients {
-				p.post(t, "/", fmt.Sprint(n), "body")
-			}
-			check := p.wantAtMost(t, 96<<20)
-			var all []*pending
-			for n := range clients {
-				all = append(all, p.postLater("/", fmt.Sprint(n), "body"))
-			}
-			for _, got := range replies(t, all) {
-				if got.Status != 200 || len(got.Body) != size || !got.replayed() {
-					t.Errorf("a replay got %d and %d bytes", got.Status, len(got.Body))
-				}
-			}
-			check()
-		})
+	const clients, size = 24, 6 << 20
+	up := startUpstream(t, answersLarge(size))
+	p := start(t, conf{store: redisStore(t), dedup: lines("local_copies off", limits("buffered 32MiB")), site: lines(dedupBlock("max_response_body 8MiB"), proxyTo(up)), under: underMemoryLimit(96 << 20)})
+	for n := range clients {
+		p.post(t, "/", fmt.Sprint(n), "body")
 	}
+	check := p.wantAtMost(t, 96<<20)
+	var all []*pending
+	for n := range clients {
+		all = append(all, p.postLater("/", fmt.Sprint(n), "body"))
+	}
+	for _, got := range replies(t, all) {
+		if got.Status != 200 || len(got.Body) != size || !got.replayed() {
+			t.Errorf("a replay got %d and %d bytes", got.Status, len(got.Body))
+		}
+	}
+	check()
 }
 
 // However many clients read nothing, their responses take no more than the limit, and one beyond
@@ -130,21 +126,16 @@ func TestStreamsThatDeclareBodies(t *testing.T) {
 func TestReplaysThatAreNotRead(t *testing.T) {
 	t.Parallel()
 	const clients, size = 300, 512 << 10
-	for name, store := range map[string]string{"redis": redisStore(t), "file": "store file"} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			up := startUpstream(t, answersDeclared(size))
-			p := start(t, conf{store: store, dedup: lines("local_copies off", limits("buffered 32MiB", "client_idle 1s")), site: lines("dedup", proxyTo(up))})
-			p.post(t, "/", "k", "body")
-			check := p.wantAtMost(t, 144<<20)
-			for range clients {
-				stalled(t, p, "k")
-			}
-			eventually(t, "all were answered", func() bool { return p.scrape(t)[requests("api", "replayed")] == clients })
-			check()
-			up.wantRuns(t, "k", 1)
-		})
+	up := startUpstream(t, answersDeclared(size))
+	p := start(t, conf{store: "store file", dedup: lines("local_copies off", limits("buffered 32MiB", "client_idle 1s")), site: lines("dedup", proxyTo(up))})
+	p.post(t, "/", "k", "body")
+	check := p.wantAtMost(t, 144<<20)
+	for range clients {
+		stalled(t, p, "k")
 	}
+	eventually(t, "all were answered", func() bool { return p.scrape(t)[requests("api", "replayed")] == clients })
+	check()
+	up.wantRuns(t, "k", 1)
 }
 
 // Large responses that do not fit the limit together are all kept, one after the other.

@@ -8,7 +8,6 @@ import (
 	"io/fs"
 	"math"
 	"net/http"
-	"os"
 	"path/filepath"
 	"regexp"
 	"strconv"
@@ -19,37 +18,10 @@ import (
 	"github.com/caddy-dedup/caddy-dedup/internal/redistest"
 )
 
-var capacityKeys = flag.Int("capacity.keys", 0, "with how many keys TestCapacityOfAKey measures; the figures of docs/capacity.md are those of 100,000")
+var capacityKeys = flag.Int("capacity.keys", 0, "with how many keys TestCapacityOfAKey measures; the figures of docs/costs.md are those of 100,000")
 
 // capacityOff is by how much a figure of the page may differ from what is measured.
 const capacityOff = 0.25
-
-// pageTable returns the rows of the table whose headings begin as given.
-func pageTable(t *testing.T, page, headings string) [][]string {
-	t.Helper()
-	text, err := os.ReadFile(filepath.Join("../docs", page))
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, table, found := strings.Cut(string(text), "\n"+headings)
-	_, table, cut := strings.Cut(table, "\n|--")
-	if !found || !cut {
-		t.Fatalf("%s has no table with the headings %s", page, headings)
-	}
-	var rows [][]string
-	for line := range strings.Lines(table[strings.Index(table, "\n")+1:]) {
-		cells, isRow := strings.CutPrefix(strings.TrimSpace(line), "|")
-		if !isRow {
-			break
-		}
-		row := strings.Split(strings.TrimSuffix(cells, "|"), "|")
-		for i := range row {
-			row[i] = strings.TrimSpace(row[i])
-		}
-		rows = append(rows, row)
-	}
-	return rows
-}
 
 var figure = regexp.MustCompile(`[0-9][0-9,]*(\.[0-9]+)?`)
 
@@ -67,7 +39,7 @@ func figureIn(t *testing.T, cell string) float64 {
 func figuresOfThePage(t *testing.T) map[string]map[int]float64 {
 	t.Helper()
 	stores := make(map[string]map[int]float64)
-	for _, row := range pageTable(t, "capacity.md", "| store | no body | 512 bytes | 2 KiB | 16 KiB |") {
+	for _, row := range pageTable(t, "| store | no body | 512 bytes | 2 KiB | 16 KiB |") {
 		stores[row[0]] = make(map[int]float64)
 		for i, body := range []int{0, 512, 2 << 10, 16 << 10} {
 			stores[row[0]][body] = figureIn(t, row[1+i])

@@ -3,7 +3,6 @@ package integration
 import (
 	"fmt"
 	"net/http"
-	"path/filepath"
 	"strings"
 	"testing"
 
@@ -85,25 +84,4 @@ func TestOperatorAfterAReloadAwayFromADeadStore(t *testing.T) {
 	mustSay(t, p.keys(t, 3, "list"), "k", dead.Addr)
 	mustSay(t, p.keys(t, 3, "forget", "k"), "forgotten", dead.Addr)
 	wantFresh(t, p.post(t, "/", "k", "body"), 201, "run 2 of k")
-}
-
-// The keys of a store that only ends what it has begun are found by their delivery IDs.
-func TestOperatorFindsKeysOfAStoreThatWasConfiguredAway(t *testing.T) {
-	t.Parallel()
-	g := newGate(t)
-	up := startUpstream(t, func(w http.ResponseWriter, r *http.Request, n run) {
-		if n.Key == "running" {
-			<-g.opened
-		}
-		answers201(w, r, n)
-	})
-	p := start(t, conf{store: "store memory", site: lines("dedup", proxyTo(up))})
-	wantFresh(t, p.post(t, "/", "k", "body"), 201, "run 1 of k")
-	running := p.postLater("/", "running", "body")
-	up.awaitRuns(t, "running", 1)
-	p.reloadAs(t, func(c *conf) { c.store = "store file " + filepath.Join(c.dir, "store") })
-	mustSay(t, p.keys(t, 0, "show", "k"), "memory store", "complete")
-	mustSay(t, p.keys(t, 0, "show", "running"), "in_flight")
-	g.open()
-	wantFresh(t, running.reply(t), 201, "run 1 of running")
 }

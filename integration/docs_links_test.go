@@ -67,22 +67,18 @@ func wrongLink(t *testing.T, dir, link string) string {
 func TestLinksOfThePages(t *testing.T) {
 	t.Parallel()
 	links := 0
-	for _, page := range docPages(t) {
-		text, err := os.ReadFile(page)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, link := range linkInAPage.FindAllStringSubmatch(string(text), -1) {
-			if strings.Contains(link[1], "://") {
+	for _, p := range docPages(t) {
+		for _, link := range linkInAPage.FindAllStringSubmatch(p.text, -1) {
+			to := link[1]
+			if strings.Contains(to, "://") {
 				continue
 			}
 			links++
-			to := link[1]
 			if strings.HasPrefix(to, "#") {
-				to = filepath.Base(page) + to
+				to = filepath.Base(p.path) + to
 			}
-			if wrong := wrongLink(t, filepath.Dir(page), to); wrong != "" {
-				t.Errorf("%s: the link %s %s", page, link[1], wrong)
+			if wrong := wrongLink(t, filepath.Join("..", filepath.Dir(p.path)), to); wrong != "" {
+				t.Errorf("%s: the link %s %s", p.path, link[1], wrong)
 			}
 		}
 	}
@@ -136,12 +132,12 @@ func TestIndexHasEachPage(t *testing.T) {
 	for line := range strings.Lines(string(index)) {
 		if link := linkInAPage.FindStringSubmatch(line); link != nil && strings.HasPrefix(line, "- ") {
 			file, _, _ := strings.Cut(link[1], "#")
-			entries[filepath.Join("../docs", file)]++
+			entries[filepath.Join("docs", file)]++
 		}
 	}
-	for _, page := range docPages(t) {
-		if strings.HasPrefix(page, "../docs/") && page != "../docs/README.md" && entries[page] != 1 {
-			t.Errorf("%s is the entry of %d lines of docs/README.md, want one", page, entries[page])
+	for _, p := range docPages(t) {
+		if strings.HasPrefix(p.path, "docs/") && p.path != "docs/README.md" && entries[p.path] != 1 {
+			t.Errorf("%s is the entry of %d lines of docs/README.md, want one", p.path, entries[p.path])
 		}
 	}
 }

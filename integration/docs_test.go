@@ -4,11 +4,19 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/caddy-dedup/caddy-dedup/internal/redistest"
 )
+
+// page is a page of the documentation: a file of the repository's root, or of docs.
+type page struct {
+	path   string // in the repository
+	text   string
+	blocks []block
+}
 
 // block is a fenced block of a page.
 type block struct {
@@ -16,131 +24,162 @@ type block struct {
 	line     int
 	language string
 	text     string
+	file     string // its name, where the line before the block ends in it and a colon
+	shows    *block // of commands: the block that follows, if it is not further commands
 }
 
-// docPages returns the paths of all pages.
-func docPages(t *testing.T) (pages []string) {
+// docPages returns all pages.
+func docPages(t *testing.T) (pages []page) {
 	t.Helper()
 	for _, pattern := range []string{"../*.md", "../docs/*.md", "../docs/*/*.md"} {
 		found, err := filepath.Glob(pattern)
-		if err != nil {
-			t.Fatal(err)
+		if err != nil || len(found) == 0 {
+			t.Fatalf("there are no pages %s: %v", pattern, err)
 		}
-		pages = append(pages, found...)
+		for _, path := range found {
+			text, err := os.ReadFile(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			p := page{path: strings.TrimPrefix(filepath.ToSlash(path), "../"), text: string(text)}
+			p.blocks = blocksOf(p)
+			pages = append(pages, p)
+		}
 	}
 	return pages
 }
 
-// docBlocks returns the fenced blocks of all pages, in their order.
-func docBlocks(t *testing.T) []block {
+// docBlocks returns the blocks of all pages, in their order.
+func docBlocks(t *testing.T) (blocks []block) {
 	t.Helper()
-	var blocks []block
-	for _, page := range docPages(t) {
-		text, err := os.ReadFile(page)
-		if err != nil {
-			t.Fatal(err)
-		}
-		blocks = append(blocks, fencedBlocks(page, string(text))...)
-	}
-	if len(blocks) == 0 {
-		t.Fatal("the pages have no blocks: are they where this test looks?")
+	for _, p := range docPages(t) {
+		blocks = append(blocks, p.blocks...)
 	}
 	return blocks
 }
 
-func fencedBlocks(page, text string) []block {
-	var blocks []block
+var endsInAFile = regexp.MustCompile("`([^` ]+)`:$")
+
+func blocksOf(p page) (blocks []block) {
 	var open *block
-	for i, line := range strings.Split(text, "\n") {
+	before := "" // the last line that is not empty
+	for i, line := range strings.Split(p.text, "\n") {
 		language, fence := strings.CutPrefix(line, "```")
 		switch {
 		case fence && open == nil:
-			open = &block{page: strings.TrimPrefix(page, "../"), line: i + 1, language: language}
+			open = &block{page: p.path, line: i + 1, language: language}
+			if named := endsInAFile.FindStringSubmatch(before); named != nil {
+				open.file = named[1]
+			}
 		case fence:
+			if last := len(blocks) - 1; last >= 0 && blocks[last].language == "sh" && open.language != "sh" {
+				blocks[last].shows = open
+			}
 			blocks = append(blocks, *open)
 			open = nil
 		case open != nil:
 			open.text += line + "\n"
 		}
+		if line != "" {
+			before = line
+		}
 	}
 	return blocks
 }
 
-// caddyfile returns the block as a whole Caddyfile: the pages of the reference show a
-// directive alone, which stands in a site.
-func (b block) caddyfile() string {
-	if strings.HasPrefix(b.text, "dedup") {
-		return ":8080 {\n" + b.text + "}\n"
+// caddyfileWith returns the Caddyfile with these words, of whichever page.
+func caddyfileWith(t *testing.T, words string) string {
+	t.Helper()
+	var found []block
+	for _, b := range docBlocks(t) {
+		if b.language == "caddyfile" && strings.Contains(b.text, words) {
+			found = append(found, b)
+		}
 	}
-	return b.text
+	if len(found) != 1 {
+		t.Fatalf("%d Caddyfiles of the pages have %q; want one", len(found), words)
+	}
+	return found[0].text
 }
 
-// filledIn returns what replaces the placeholders and the files of the pages by some that are there.
-func filledIn(t *testing.T) func(text string) string {
+// pageTable returns the rows of the table whose headings begin as given, of whichever page.
+func pageTable(t *testing.T, headings string) (rows [][]string) {
 	t.Helper()
+	for _, p := range docPages(t) {
+		_, table, found := strings.Cut(p.text, "\n"+headings)
+		_, table, cut := strings.Cut(table, "\n|--")
+		if !found || !cut {
+			continue
+		}
+		for line := range strings.Lines(table[strings.Index(table, "\n")+1:]) {
+			cells, isRow := strings.CutPrefix(strings.TrimSpace(line), "|")
+			if !isRow {
+				return rows
+			}
+			row := strings.Split(strings.TrimSuffix(cells, "|"), "|")
+			for i := range row {
+				row[i] = strings.TrimSpace(row[i])
+			}
+			rows = append(rows, row)
+		}
+		return rows
+	}
+	t.Fatalf("no page has a table with the headings %s", headings)
+	return nil
+}
+
+// config returns the block as a whole configuration. Pages also show a directive alone, which
+// stands in a site, a handler alone, and a store alone.
+func (b block) config() string {
+	compact := strings.Join(strings.Fields(b.text), "")
+	switch {
+	case b.language == "caddyfile" && strings.HasPrefix(b.text, "dedup"):
+		return ":8080 {\n" + b.text + "}\n"
+	case b.language == "caddyfile" || strings.Contains(compact, `"apps"`):
+		return b.text
+	case strings.HasPrefix(compact, `{"handler"`):
+		return `{"apps": {"http": {"servers": {"s": {"listen": [":0"], "routes": [{"handle": [` + b.text + `]}]}}}}}`
+	}
+	return `{"apps": {"dedup": {"store": ` + b.text + `}}}`
+}
+
+// Every Caddyfile and every JSON of the pages loads, with files and values in place of theirs.
+func TestConfigurationsOfThePages(t *testing.T) {
+	t.Parallel()
 	keys, certificates := shortTempDir(t), redistest.NewCertificates(t)
 	keyFiles(t, keys, "ab")
-	return func(text string) string {
-		for _, r := range []struct{ of, by string }{
-			{`\{env\.\w*URL\}`, "redis://localhost:6379"},
-			{`\{file\.[^}]+\}`, "{file." + keys + "/b.key}"},
-			{`\{env\.\w+\}`, "{file." + keys + "/a.key}"},
-			{`/\S*/ca\.pem`, certificates.CA},
-			{`/\S*/client\.pem`, certificates.Cert},
-			{`/\S*/client\.key`, certificates.Key},
-			{`output file \S+`, "output file " + keys + "/access.log"},
-		} {
-			text = regexp.MustCompile(r.of).ReplaceAllString(text, r.by)
-		}
-		return text
-	}
-}
-
-// Every Caddyfile in the pages is one that a user can start from.
-func TestCaddyfilesOfThePages(t *testing.T) {
-	t.Parallel()
-	filled := filledIn(t)
-	for _, b := range docBlocks(t) {
-		if b.language != "caddyfile" {
+	for _, p := range docPages(t) {
+		blocks := slices.DeleteFunc(p.blocks, func(b block) bool { return b.language != "caddyfile" && b.language != "json" })
+		if len(blocks) == 0 {
 			continue
 		}
-		dir := shortTempDir(t)
-		file := filepath.Join(dir, "Caddyfile")
-		if err := os.WriteFile(file, []byte(filled(b.caddyfile())), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		if out, code := command(t, dir, "validate", "--config", file, "--adapter", "caddyfile"); code != 0 {
-			t.Errorf("%s:%d: the Caddyfile is not valid:\n%s", b.page, b.line, out)
-		}
-	}
-}
-
-// Every JSON of the pages that is a configuration loads, in its place: as a whole, as a handler, or
-// as a store.
-func TestJSONOfThePagesLoads(t *testing.T) {
-	t.Parallel()
-	filled, loaded := filledIn(t), 0
-	for _, b := range docBlocks(t) {
-		if b.language != "json" {
-			continue
-		}
-		config := b.text
-		if strings.HasPrefix(strings.Join(strings.Fields(config), ""), `{"handler"`) {
-			config = `{"apps": {"http": {"servers": {"s": {"listen": [":0"], "routes": [{"handle": [` + config + `]}]}}}}}`
-		} else if !strings.Contains(config, `"apps"`) {
-			config = `{"apps": {"dedup": {"store": ` + config + `}}}`
-		}
-		dir := shortTempDir(t)
-		file := filepath.Join(dir, "caddy.json")
-		if err := os.WriteFile(file, []byte(filled(config)), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		if out, code := command(t, dir, "validate", "--config", file); code != 0 {
-			t.Errorf("%s:%d: it does not load:\n%s", b.page, b.line, out)
-		}
-		loaded++
-	}
-	if loaded == 0 {
-		t.Error("the pages have no JSON: is it where this test looks?")
+		t.Run(p.path, func(t *testing.T) {
+			t.Parallel()
+			file := filepath.Join(shortTempDir(t), "config")
+			for _, b := range blocks {
+				text := b.config()
+				for _, r := range []struct{ of, by string }{
+					{`\{env\.\w*URL\}`, "redis://localhost:6379"},
+					{`\{file\.[^}]+\}`, "{file." + keys + "/b.key}"},
+					{`\{env\.\w+\}`, "{file." + keys + "/a.key}"},
+					{`/\S*/ca\.pem`, certificates.CA},
+					{`/\S*/client\.pem`, certificates.Cert},
+					{`/\S*/client\.key`, certificates.Key},
+					{`output file \S+`, "output file " + keys + "/access.log"},
+				} {
+					text = regexp.MustCompile(r.of).ReplaceAllString(text, r.by)
+				}
+				arguments := []string{"validate", "--config", file}
+				if b.language == "caddyfile" {
+					arguments = append(arguments, "--adapter", "caddyfile")
+				}
+				if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+					t.Fatal(err)
+				}
+				if out, code := command(t, filepath.Dir(file), arguments...); code != 0 {
+					t.Errorf("%s:%d: the %s does not load:\n%s", b.page, b.line, b.language, out)
+				}
+			}
+		})
 	}
 }

@@ -23,6 +23,18 @@ func TestRedisOutOfOrderIs503AndRecovers(t *testing.T) {
 		"too slow":      suffers(tooSlow),
 		"lost requests": suffers(lostRequests),
 		"lost replies":  suffers(lostReplies),
+		"killed": func(_ *testing.T, server *redistest.Server, _ *link) func() {
+			server.Kill()
+			return server.Restart
+		},
+		"hung": func(_ *testing.T, server *redistest.Server, _ *link) func() {
+			server.Pause()
+			return server.Resume
+		},
+		"full": func(_ *testing.T, server *redistest.Server, _ *link) func() {
+			server.Do("CONFIG", "SET", "maxmemory", "1")
+			return func() { server.Do("CONFIG", "SET", "maxmemory", "0") }
+		},
 		"read-only": func(t *testing.T, server *redistest.Server, _ *link) func() {
 			set := func(host, port string) {
 				if err := redisClient(t, server).ReplicaOf(context.Background(), host, port).Err(); err != nil {
@@ -35,7 +47,7 @@ func TestRedisOutOfOrderIs503AndRecovers(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			server := redistest.Start(t)
+			server := redistest.Start(t, "--appendonly", "yes", "--appendfsync", "always")
 			way := startLink(t, server.Addr)
 			g := newGate(t)
 			up := startUpstream(t, func(w http.ResponseWriter, r *http.Request, n run) {

@@ -8,26 +8,6 @@ import (
 	"time"
 )
 
-// A `timeouts` handler behind dedup writes to the recording, and has no part in how long the
-// client may take. Here it wants a rate of writing that no stream of a few bytes has.
-func TestTimeoutsBehindDedupAreNotTheClients(t *testing.T) {
-	t.Parallel()
-	up := startUpstream(t, func(w http.ResponseWriter, _ *http.Request, _ run) {
-		w.Header().Set("Content-Type", "text/event-stream")
-		for n := range 6 {
-			fmt.Fprintf(w, "data: %d\n\n", n)
-			w.(http.Flusher).Flush()
-			time.Sleep(300 * time.Millisecond)
-		}
-	})
-	p := start(t, conf{store: "store memory", site: lines("dedup", "handle {", "timeouts {", "write_timeout 500ms 1000000", "}", proxyTo(up), "}")})
-	const whole = "data: 0\n\ndata: 1\n\ndata: 2\n\ndata: 3\n\ndata: 4\n\ndata: 5\n\n"
-	first := p.post(t, "/", "k", "body")
-	wantFresh(t, first, 200, whole)
-	wantReplay(t, p.post(t, "/", "k", "body"), first)
-	up.wantRuns(t, "k", 1)
-}
-
 // A client that stops in the middle of its body is told so, with the status for it (RFC 9110,
 // section 15.5.9), and claims nothing.
 func TestBodyThatOutlastsTheServersTimeout(t *testing.T) {
@@ -40,4 +20,34 @@ func TestBodyThatOutlastsTheServersTimeout(t *testing.T) {
 	}
 	up.wantRuns(t, "k", 0)
 	wantFresh(t, p.post(t, "/", "k", "body"), 201, "run 1 of k")
+}
+
+// A stream may pause for longer than its client may take nothing: it is the upstream that says
+// nothing. Nor does a `timeouts` handler behind dedup, which writes to the recording, have a part in
+// how long the client may take; here it wants a rate of writing that no stream of a few bytes has.
+func TestPausesOfAStreamAreNotItsClients(t *testing.T) {
+	t.Parallel()
+	for name, client := range map[string]*http.Client{"HTTP1": oneShot, "HTTP2": unencryptedHTTP2()} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			up := startUpstream(t, func(w http.ResponseWriter, _ *http.Request, _ run) {
+				for n := range 2 {
+					fmt.Fprintf(w, "part %d\n", n)
+					w.(http.Flusher).Flush()
+					time.Sleep(1500 * time.Millisecond) // longer than client_idle
+				}
+				fmt.Fprint(w, "end\n")
+			})
+			p := start(t, conf{store: "store memory", dedup: limits("client_idle 1s"), global: h2c,
+				site: lines("dedup", "handle {", "timeouts {", "write_timeout 500ms 1000000", "}", proxyTo(up), "}")})
+			first := sendLater(client, p.newPost("/", "k", ""))
+			up.awaitRuns(t, "k", 1)
+			for _, w := range []*pending{first, sendLater(client, p.newPost("/", "k", ""))} {
+				if got := w.reply(t); got.Body != "part 0\npart 1\nend\n" {
+					t.Errorf("got %q", got.Body)
+				}
+			}
+			up.wantRuns(t, "k", 1)
+		})
+	}
 }

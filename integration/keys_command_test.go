@@ -3,12 +3,9 @@ package integration
 import (
 	"context"
 	"encoding/json"
-	"fmt"
 	"net"
 	"net/http"
-	"net/http/httptest"
 	"os/exec"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -97,65 +94,6 @@ func TestKeysCommand(t *testing.T) {
 	})
 }
 
-// A server that is no caddy-dedup is not mistaken for one: not for one without keys, nor for
-// one that is ready.
-func TestKeysCommandAsksAnotherServer(t *testing.T) {
-	t.Parallel()
-	for _, says := range []string{`"hello`, `{"id": 17}`} {
-		other := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-			w.Header().Set("Content-Type", "application/json")
-			fmt.Fprint(w, says)
-		}))
-		defer other.Close()
-		for _, c := range []struct {
-			code int
-			args []string
-		}{
-			{3, []string{"keys", "list"}},
-			{3, []string{"keys", "release", "k"}},
-			{1, []string{"health"}},
-		} {
-			output, code := command(t, shortTempDir(t), append(c.args, "--address", strings.TrimPrefix(other.URL, "http://"))...)
-			if code != c.code {
-				t.Errorf("%q of a server that says %s ended with %d", c.args, says, code)
-			}
-			mustSay(t, output, "does not answer as the admin API")
-		}
-	}
-}
-
-// Without an address the command finds the socket of a proxy in the data directory.
-func TestKeysCommandFindsTheProxy(t *testing.T) {
-	t.Parallel()
-	if conn, err := net.Dial("tcp", "localhost:2019"); err == nil {
-		conn.Close()
-		t.Skip("something listens at Caddy's default admin address; the command would ask it")
-	}
-	dir := shortTempDir(t)
-	output, code := command(t, dir, "keys", "list")
-	if code != 3 {
-		t.Errorf("without a proxy it ended with %d", code)
-	}
-	mustSay(t, output, "localhost:2019", filepath.Join(dir, "data"), "--address")
-
-	up := startUpstream(t, answers201)
-	p := startProxyCommand(t, up)
-	p.post(t, "/", "k", "body")
-	output, code = command(t, p.conf.dir, "keys", "show", "k")
-	if code != 0 {
-		t.Fatalf("it ended with %d:\n%s", code, output)
-	}
-	mustSay(t, output, "complete", "201")
-
-	second := startProxyIn(t, p.conf.dir, up, "--redis", strings.TrimPrefix(redisStore(t), "store redis "))
-	output, code = command(t, p.conf.dir, "keys", "list")
-	if code != 2 {
-		t.Errorf("with two proxies it ended with %d", code)
-	}
-	mustSay(t, output, "--address", "unix/"+p.conf.dir)
-	second.terminate(t)
-}
-
 // In a pod there is no shell, no other program, and nothing to write to.
 func TestKeysCommandNeedsNothing(t *testing.T) {
 	t.Parallel()
@@ -182,45 +120,47 @@ func TestKeysCommandNeedsNothing(t *testing.T) {
 	}
 }
 
+// Without an address the command finds the socket of the proxy in the data directory.
+func TestKeysCommandFindsTheProxy(t *testing.T) {
+	t.Parallel()
+	if conn, err := net.Dial("tcp", "localhost:2019"); err == nil {
+		conn.Close()
+		t.Skip("something listens at Caddy's default admin address; the command would ask it")
+	}
+	p := startProxyCommand(t, startUpstream(t, answers201))
+	p.post(t, "/", "k", "body")
+	output, code := command(t, p.conf.dir, "keys", "show", "k")
+	if code != 0 {
+		t.Fatalf("it ended with %d:\n%s", code, output)
+	}
+	mustSay(t, output, "complete", "201")
+}
+
 func TestShellCompletion(t *testing.T) {
 	t.Parallel()
-	up := startUpstream(t, answers201)
-	p := startProxyCommand(t, up)
-	for _, c := range []struct {
-		args []string
-		has  []string
-	}{
-		{[]string{"keys", ""}, []string{"complete\t", "forget\t", "list\t", "release\t", "show\t"}},
-		{[]string{"keys", "list", "--"}, []string{"--state\t", "--older-than\t", "--json\t", "--address\t"}},
-		{[]string{"keys", "list", "--state", ""}, []string{"in_flight", "lapsed", "complete", "released", "held", "unreadable"}},
-		{[]string{"keys", "list", "--provider", ""}, []string{"github", "stripe"}},
-		{[]string{"keys", "show", ""}, nil},
-		{[]string{"keys", "complete", "--status", ""}, []string{"200", "201"}},
-		{[]string{"keys", "show", "--address", ""}, []string{"localhost:2019", "unix/" + p.conf.dir}},
-		{[]string{"health", "--"}, []string{"--address\t", "--live\t", "--timeout\t"}},
-		{[]string{"health", "--address", ""}, []string{"localhost:2019", "unix/" + p.conf.dir}},
-		{[]string{"health", "--timeout", ""}, []string{"3s"}},
-		{[]string{"health", ""}, nil},
-		{[]string{"providers", ""}, []string{"github\tGitHub"}},
-		{[]string{"proxy", "--provider", ""}, []string{"github\tGitHub"}},
+	p := startProxyCommand(t, startUpstream(t, answers201))
+	for words, offers := range map[string][]string{
+		"keys ":                   {"complete\t", "forget\t", "list\t", "release\t", "show\t"},
+		"keys list --":            {"--state\t", "--older-than\t", "--json\t", "--address\t"},
+		"keys list --state ":      {"in_flight", "lapsed", "complete", "released", "held", "unreadable"},
+		"keys show ":              nil,
+		"health --address ":       {"localhost:2019", "unix/" + p.conf.dir},
+		"proxy --provider ":       {"github\tGitHub"},
+		"providers ":              {"github\tGitHub"},
+		"keys complete --status ": {"200", "201"},
 	} {
-		output, code := command(t, p.conf.dir, append([]string{"__complete"}, c.args...)...)
+		output, code := command(t, p.conf.dir, append([]string{"__complete"}, strings.Split(words, " ")...)...)
 		offered, directive, _ := strings.Cut("\n"+output, "\n:")
-		if code != 0 || !strings.HasPrefix(directive, "4\n") { // no names of files
-			t.Errorf("%q ended with %d and the directive %q", c.args, code, directive)
+		if code != 0 || !strings.HasPrefix(directive, "4\n") || len(offers) == 0 && offered != "" { // 4: no names of files
+			t.Errorf("%q ended with %d and the directive %q:\n%s", words, code, directive, output)
 		}
-		for _, word := range c.has {
+		for _, word := range offers {
 			if !strings.Contains(offered, "\n"+word) {
-				t.Errorf("%q does not offer %q:\n%s", c.args, word, output)
+				t.Errorf("%q does not offer %q:\n%s", words, word, output)
 			}
 		}
-		if len(c.has) == 0 && offered != "" {
-			t.Errorf("%q offers %q", c.args, offered)
-		}
 	}
-	for _, shell := range []string{"bash", "powershell"} {
-		if output, code := command(t, p.conf.dir, "completion", shell); code != 0 || !strings.Contains(output, "__complete") {
-			t.Errorf("completion %s ended with %d:\n%.200s", shell, code, output)
-		}
+	if output, code := command(t, p.conf.dir, "completion", "bash"); code != 0 || !strings.Contains(output, "__complete") {
+		t.Errorf("completion bash ended with %d:\n%.200s", code, output)
 	}
 }

@@ -3,6 +3,7 @@ package integration
 import (
 	"os"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -39,18 +40,23 @@ func TestPagesForModels(t *testing.T) {
 	}
 }
 
-// pageFor returns the page, in docs, of the only line of llms.txt that has these words.
-func pageFor(t *testing.T, words string) string {
+// pageFor returns the page of the only line of llms.txt that has these words.
+func pageFor(t *testing.T, words string) page {
 	t.Helper()
 	text, err := os.ReadFile(llms)
 	if err != nil {
 		t.Fatal(err)
 	}
-	found := regexp.MustCompile(`(?m)^- \[.*\]\(docs/(.*?)\).*`+regexp.QuoteMeta(words)).FindAllStringSubmatch(string(text), -1)
-	if len(found) != 1 {
-		t.Fatalf("llms.txt has %d lines with %q, want one", len(found), words)
+	lines := regexp.MustCompile(`(?m)^- \[.*\]\((.*?)\).*`+regexp.QuoteMeta(words)).FindAllStringSubmatch(string(text), -1)
+	if len(lines) != 1 {
+		t.Fatalf("llms.txt has %d lines with %q, want one", len(lines), words)
 	}
-	return found[0][1]
+	pages := docPages(t)
+	i := slices.IndexFunc(pages, func(p page) bool { return p.path == lines[0][1] })
+	if i < 0 {
+		t.Fatalf("llms.txt has %s, which is no page", lines[0][1])
+	}
+	return pages[i]
 }
 
 // Five tasks are solved with what one page says, and llms.txt says which.
@@ -59,16 +65,16 @@ func TestTasksOfOnePage(t *testing.T) {
 	const replay = "Idempotent-Replayed: true"
 	const form = "Content-Type: application/x-www-form-urlencoded\n"
 	for task, c := range map[string]struct {
-		words    string   // of the line
-		block    string   // words of the page's Caddyfile
-		here     []string // texts of the page, each with one that stands for it. UP is the service
+		line     string   // words of the line
+		words    string   // words of the page's Caddyfile
+		instead  []string // texts of the page, each with one that stands for it. UP is the service
 		requests []asked
 	}{
-		"a script of another origin reads a refusal": {"CORS", "", nil, []asked{
+		"a script of another origin reads a refusal": {"CORS", "@preflight method OPTIONS", nil, []asked{
 			{"/orders", "1", "Idempotency-Key: k", 201, "Access-Control-Allow-Origin: https://shop.example.com"},
 			{"/orders", "2", "Idempotency-Key: k", 422, "Access-Control-Allow-Origin: https://shop.example.com"},
 		}},
-		"a form is submitted twice": {"pressed twice", "", nil, []asked{
+		"a form is submitted twice": {"pressed twice", "dedup /checkout {", nil, []asked{
 			{"/checkout", "order_token=t&csrf=1", form + "Cookie: session=alice", 201, `"id": "1"`},
 			{"/checkout", "order_token=t&csrf=2", form + "Cookie: session=alice", 201, replay},
 			{"/checkout", "order_token=t&csrf=1", form + "Cookie: session=bob", 201, `"id": "2"`},
@@ -80,7 +86,7 @@ func TestTasksOfOnePage(t *testing.T) {
 			{"/", `{"clientToken": "k"}`, "Authorization: AWS4 Credential=a/1, Signature=1", 201, `"id": "1"`},
 			{"/", `{"clientToken": "k"}`, "Authorization: AWS4 Credential=a/1, Signature=2", 201, replay},
 		}},
-		"a third-party API gets a message once": {"third-party", "", []string{"https://hooks.slack.com", "http://UP", "https://api.stripe.com", "http://UP"}, []asked{
+		"a third-party API gets a message once": {"third-party", "scope shared slack", []string{"https://hooks.slack.com", "http://UP", "https://api.stripe.com", "http://UP"}, []asked{
 			{"/slack", "{}", "Idempotency-Key: k", 201, `"id": "1"`},
 			{"/slack", "{}", "Idempotency-Key: k\nAuthorization: Bearer another", 201, replay},
 			{"/slack", "{}", "", 400, "idempotency_key_missing"},
@@ -89,8 +95,10 @@ func TestTasksOfOnePage(t *testing.T) {
 		t.Run(task, func(t *testing.T) {
 			t.Parallel()
 			up := startUpstream(t, standInService())
-			sites := sitesOfAPage(t, pageFor(t, c.words), c.block, c.here...)
-			sites = strings.NewReplacer("UP", up.addr, "localhost:3000", up.addr).Replace(sites)
+			if page := pageFor(t, c.line); !strings.Contains(page.text, caddyfileWith(t, c.words)) {
+				t.Fatalf("%s does not have the Caddyfile with %q", page.path, c.words)
+			}
+			sites := strings.NewReplacer("UP", up.addr, "localhost:3000", up.addr).Replace(sitesOfAPage(t, c.words, c.instead...))
 			ask(t, start(t, conf{store: "store memory", sites: sites}), c.requests)
 		})
 	}

@@ -50,6 +50,9 @@ func TestProxyCommandNeedsNoFile(t *testing.T) {
 	wantFresh(t, first, 201, "run 1 of k")
 	wantReplay(t, p.post(t, "/", "k", "body"), first)
 	up.wantRuns(t, "k", 1)
+	if got := up.nth(t, "k", 1).Host; got != "dedup.test" { // a signature may cover it
+		t.Errorf("the service saw the host %q", got)
+	}
 	said := p.log.String()
 	for _, word := range []string{"Idempotency-Key", p.addr, up.addr, filepath.Join(p.conf.dir, "data")} {
 		if !strings.Contains(said, word) {
@@ -73,24 +76,6 @@ func TestProxyCommandNeedsNoFile(t *testing.T) {
 	})
 }
 
-// A container without a shell follows the variable of its platform.
-func TestProxyCommandListensOnAVariablePort(t *testing.T) {
-	t.Parallel()
-	up := startUpstream(t, answers201)
-	dir, port := shortTempDir(t), freeport.Of(t)
-	p := startProcessWith(t, dir, append(homeEnv(dir), fmt.Sprint("TEST_PORT=", port)), binary, "proxy", "--from", "127.0.0.1:{env.TEST_PORT}", "--to", up.addr, "--path", "/a,/b")
-	p.addr, p.conf.dir = fmt.Sprintf("127.0.0.1:%d", port), dir
-	eventually(t, "the proxy has started", func() bool { return strings.Contains(p.log.String(), "caddy-dedup protects ") })
-	for _, path := range []string{"/a", "/b"} {
-		first := p.post(t, path, "k"+path[1:], "body")
-		wantFresh(t, first, 201, "run 1 of k"+path[1:])
-		wantReplay(t, p.post(t, path, "k"+path[1:], "body"), first)
-	}
-	if _, err := os.Stat(filepath.Join(dir, "data", "caddy", fmt.Sprintf("dedup-admin-127.0.0.1-%d.sock", port))); err != nil {
-		t.Error(err)
-	}
-}
-
 func TestProxyCommandForAProviderOnRedis(t *testing.T) {
 	t.Parallel()
 	up := startUpstream(t, answers201)
@@ -109,55 +94,6 @@ func TestProxyCommandForAProviderOnRedis(t *testing.T) {
 	p := startProxyCommand(t, up, "--redis", strings.Replace(url, "redis://", "redis://ali:open-sesame@", 1))
 	if strings.Contains(p.log.String(), "open-sesame") {
 		t.Error("on start it shows the password of its Redis")
-	}
-}
-
-func TestProxyCommandMistakes(t *testing.T) {
-	t.Parallel()
-	for name, c := range map[string]struct {
-		args []string
-		says []string
-	}{
-		"no target":        {[]string{"--from", ":8080"}, []string{`"to"`}},
-		"unknown provider": {[]string{"--from", "127.0.0.1:1", "--to", "localhost:3000", "--provider", "gitbuh"}, []string{"gitbuh", "github"}},
-		"lease too short":  {[]string{"--from", "127.0.0.1:1", "--to", "localhost:3000", "--redis", "redis://u:open-sesame@localhost", "--dedup", "lease 1s"}, []string{"lease", "1.5s"}},
-		"line as a flag":   {[]string{"--from", "127.0.0.1:1", "--to", "localhost:3000", "--retention", "1d"}, []string{"unknown flag: --retention", "--dedup 'retention 1d'"}},
-		"extra word":       {[]string{"--from", "127.0.0.1:1", "localhost:3000"}, []string{`"localhost:3000" belongs to none`}},
-		"health as from":   {[]string{"--from", ":8080", "--to", "localhost:3000", "--health", ":8080"}, []string{"--health: :8080", "--from"}},
-		"port, no colon":   {[]string{"--from", "127.0.0.1:1", "--to", "3000"}, []string{`--to: "3000"`, "localhost:3000"}},
-		"wrong URL":        {[]string{"--from", "127.0.0.1:1", "--to", "localhost:3000", "--redis", "http://u:open-sesame@localhost"}, []string{"--redis: ", "redis://"}},
-		"wrong port":       {[]string{"--from", "127.0.0.1:1", "--to", "localhost:3000", "--redis", "redis://u:open-sesame@localhost:bad"}, []string{"--redis: ", "redis://"}},
-		"two addresses":    {[]string{"--from", ":8080,:8081", "--to", "localhost:3000"}, []string{"--from: ", "one address"}},
-		"nginx's socket":   {[]string{"--from", "127.0.0.1:1", "--to", "unix:/run/x.sock"}, []string{"--to: ", "unix//run/x.sock"}},
-	} {
-		for _, begin := range [][]string{{"proxy"}, {"proxy", "--print"}} {
-			output, code := command(t, shortTempDir(t), append(begin, c.args...)...)
-			if code == 0 {
-				t.Errorf("%s: %q ended well", name, begin)
-			}
-			for _, word := range c.says {
-				if !strings.Contains(output, word) {
-					t.Errorf("%s: %q does not say %q:\n%s", name, begin, word, output)
-				}
-			}
-			if strings.Contains(output, "open-sesame") {
-				t.Errorf("%s: %q shows the password:\n%s", name, begin, output)
-			}
-		}
-	}
-}
-
-// --print is for another machine, perhaps; a start needs the values.
-func TestProxyCommandEmptyVariables(t *testing.T) {
-	t.Parallel()
-	for flag, value := range map[string]string{"--verify": "github={env.TEST_NOT_SET}", "--redis": "{env.TEST_NOT_SET}", "--file": "{env.TEST_NOT_SET}/x"} {
-		args := []string{"proxy", "--from", "127.0.0.1:1", "--to", "localhost:3000", flag, value}
-		if output, code := command(t, shortTempDir(t), args...); code == 0 || !strings.HasPrefix(output, "Error: "+flag+": ") || !strings.Contains(output, "{env.TEST_NOT_SET} is empty") {
-			t.Errorf("%q ended with %d: %s", args, code, output)
-		}
-		if output, code := command(t, shortTempDir(t), append(args, "--print")...); code != 0 || !strings.Contains(output, value[strings.Index(value, "{"):]) {
-			t.Errorf("%q --print ended with %d: %s", args, code, output)
-		}
 	}
 }
 
@@ -287,7 +223,7 @@ func TestProxyCommandOverHTTPS(t *testing.T) {
 	release() // HTTP/3 is served over UDP
 	addr := fmt.Sprintf("localhost:%d", port)
 	p := startProcess(t, shortTempDir(t), "proxy", "--from", fmt.Sprintf("https://:%d", port), "--to", secure.URL, "--insecure", "--disable-redirects",
-		"--header-up", "X-Shop: a b", "--change-host-header")
+		"--header-up", "X-Shop: a b", "--change-host-header", "--access-log")
 	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true, TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}} //nolint:gosec // its CA is not known here
 	post := func() (reply, error) {
 		r, err := http.NewRequest("POST", "https://"+addr+"/", strings.NewReader("body"))
@@ -322,6 +258,7 @@ func TestProxyCommandOverHTTPS(t *testing.T) {
 	if got, err := try(client, elsewhere); err != nil || got.Status != 421 {
 		t.Errorf("another host gets %d, %v", got.Status, err)
 	}
+	p.awaitLog(t, "the access log entry of the request for another host", func(e entry) bool { return e.text("status") == "421" })
 	said := p.log.String()
 	if !strings.Contains(said, "curl -k") || !strings.Contains(said, "https://"+addr+"/") {
 		t.Error("on start it does not say how to try it")
@@ -357,5 +294,46 @@ func TestProxyCommandKeepsToTheMemoryThatThereIs(t *testing.T) {
 	}
 	if limit, err := strconv.ParseFloat(string(m[1]), 64); err != nil || limit > 1<<50 {
 		t.Errorf("the limit is %s bytes, %v", m[1], err)
+	}
+}
+
+// A container without a shell follows the variables of its platform. The socket of the admin API is
+// made where a placeholder says.
+func TestProxyCommandFollowsVariables(t *testing.T) {
+	t.Parallel()
+	up := startUpstream(t, answers201)
+	dir, port := shortTempDir(t), freeport.Of(t)
+	at := filepath.Join(dir, "run", "dedup")
+	p := startProcessWith(t, dir, append(homeEnv(dir), fmt.Sprint("TEST_PORT=", port), "RUNTIME_DIRECTORY="+at), binary, "proxy",
+		"--from", "127.0.0.1:{env.TEST_PORT}", "--to", up.addr, "--path", "/a,/b", "--admin", "unix/{env.RUNTIME_DIRECTORY}/admin.sock|0600")
+	p.addr = fmt.Sprintf("127.0.0.1:%d", port)
+	eventually(t, "the proxy has started", func() bool { return strings.Contains(p.log.String(), "caddy-dedup protects ") })
+	for _, path := range []string{"/a", "/b"} {
+		first := p.post(t, path, "k"+path[1:], "body")
+		wantFresh(t, first, 201, "run 1 of k"+path[1:])
+		wantReplay(t, p.post(t, path, "k"+path[1:], "body"), first)
+	}
+	if output, code := command(t, dir, "keys", "list", "--address", "unix/"+adminSocket(at)); code != 0 {
+		t.Errorf("the commands end with %d: %s", code, output)
+	}
+	mustSay(t, p.log.String(), "admin:  unix/"+adminSocket(at))
+}
+
+// A mistake is said before anything runs, with the flag that has it and without the password.
+func TestProxyCommandMistakes(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		args string
+		says string
+	}{
+		{"--from :8080", `"to"`},
+		{"--from :8080 --to localhost:3000 --health :8080", "--health: :8080"},
+		{"--from 127.0.0.1:1 --to localhost:3000 --redis redis://u:open-sesame@localhost:bad", "--redis: "},
+		{"--from 127.0.0.1:1 --to localhost:3000 --redis redis://u:{env.TEST_NOT_SET}@localhost", "{env.TEST_NOT_SET} is empty"},
+	} {
+		output, code := command(t, shortTempDir(t), append([]string{"proxy"}, strings.Fields(c.args)...)...)
+		if code == 0 || !strings.HasPrefix(output, "Error: ") || !strings.Contains(output, c.says) || strings.Contains(output, "sesame") {
+			t.Errorf("proxy %s ended with %d, want %q:\n%s", c.args, code, c.says, output)
+		}
 	}
 }

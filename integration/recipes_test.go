@@ -14,28 +14,22 @@ import (
 
 // sitesOfAPage are those of the page's Caddyfile that has these words, on the port of the test's
 // process, and with other texts in place of some of the page's.
-func sitesOfAPage(t *testing.T, page, words string, instead ...string) string {
+func sitesOfAPage(t *testing.T, words string, instead ...string) string {
 	t.Helper()
-	for _, b := range docBlocks(t) {
-		if b.page != "docs/"+page || b.language != "caddyfile" || !strings.Contains(b.text, words) {
-			continue
-		}
-		if strings.HasPrefix(b.text, "{\n") {
-			_, b.text, _ = strings.Cut(b.text, "\n}\n") // the global options
-		}
-		for i := 0; i < len(instead); i += 2 {
-			if !strings.Contains(b.text, instead[i]) {
-				t.Fatalf("docs/%s does not have %q", page, instead[i])
-			}
-		}
-		return strings.NewReplacer(append(instead, ":8080 {", "http://:PORT {", "api.example.com {", "http://:PORT {")...).Replace(b.text)
+	text := caddyfileWith(t, words)
+	if strings.HasPrefix(text, "{\n") {
+		_, text, _ = strings.Cut(text, "\n}\n") // the global options
 	}
-	t.Fatalf("docs/%s has no Caddyfile with %q", page, words)
-	return ""
+	for i := 0; i < len(instead); i += 2 {
+		if !strings.Contains(text, instead[i]) {
+			t.Fatalf("the Caddyfile with %q does not have %q", words, instead[i])
+		}
+	}
+	return strings.NewReplacer(append(instead, ":8080 {", "http://:PORT {", "api.example.com {", "http://:PORT {")...).Replace(text)
 }
 
 // standInService answers as the stand-in of the recipes: a POST makes a new ID, which is its number,
-// or what the field Id says. Where the field Fail has a status, it is the answer's, and 0 is none.
+// or what the field Id says; where the field Say has a body, that is all of the answer. Where the field Fail has a status, it is the answer's, and 0 is none.
 // A GET gets an ID's state, but for the ID gone.
 func standInService() answering {
 	var posts atomic.Int64
@@ -47,6 +41,10 @@ func standInService() answering {
 				w.WriteHeader(http.StatusNotFound)
 			}
 			fmt.Fprintf(w, `{"id": %q, "state": "done"}`, id)
+			return
+		}
+		if say := r.Header.Get("Say"); say != "" {
+			fmt.Fprint(w, say)
 			return
 		}
 		id, status := fmt.Sprint(posts.Add(1)), http.StatusCreated
@@ -116,11 +114,11 @@ func TestSitesDoWhatTheirPagesSay(t *testing.T) {
 	const another = "Host: b.test\nAuthorization: Bearer another" // another caller, at a replica with another name
 	large := strings.Repeat("x", 9<<20)
 	for name, c := range map[string]struct {
-		page, words string
-		instead     []string
-		requests    []asked
+		words    string // in its Caddyfile
+		instead  []string
+		requests []asked
 	}{
-		"orchestration submit": {"recipes/orchestration-submit.md", "", nil, []asked{
+		"orchestration submit": {"path /v1/orchestration-runs\n", nil, []asked{
 			{"/v1/orchestration-runs", `{"orchestrationRef": {"name": "deploy"}}`, "Idempotency-Key: d", 201, `"id": "1"`},
 			{"/v1/orchestration-runs", `{"orchestrationRef": {"name": "deploy"}, "input": 1, "namespace": "default"}`, "Idempotency-Key: d\n" + another, 201, `{"id": "1", "state": "done"}`},
 			{"/v1/orchestration-runs", `{"orchestrationRef": {"name": "deploy"}, "namespace": "shop"}`, "Idempotency-Key: d", 201, `"id": "2"`},
@@ -137,7 +135,7 @@ func TestSitesDoWhatTheirPagesSay(t *testing.T) {
 			{"/v1/orchestration-runs", `{"orchestrationRef": {"name": "deploy"}}`, "Idempotency-Key: g\nLacks: location", 201, `"id": "11"`},
 			{"/v1/orchestration-runs", `{"orchestrationRef": {"name": "deploy"}}`, "Idempotency-Key: g", 409, "duplicate_request"},
 		}},
-		"run submit": {"recipes/run-submit.md", "", nil, []asked{
+		"run submit": {"key content runs\n", nil, []asked{
 			{"/api/v1/runs", `{"image": "a", "args": [1, 2], "submitted_at": 1, "metadata": {"client_version": 1, "team": "x"}}`, "", 201, `"id": "1"`},
 			{"/api/v1/runs", `{"metadata":{"client_version":2,"team":"x"},"submitted_by":"eve","args":[1,2],"image":"a"}`, another, 409, `"run_id": "1"`},
 			{"/api/v1/runs", `{"image": "a", "args": [2, 1], "metadata": {"team": "x"}}`, "", 201, `"id": "2", "key": "", "parent": ""`},
@@ -152,7 +150,7 @@ func TestSitesDoWhatTheirPagesSay(t *testing.T) {
 			{"/api/v1/runs", `{"image": "large"}`, "X-Force-Override: true", 500, "the number of the first run is not known"},
 			{"/other", `{}`, "", 201, `"id": "8"`},
 		}},
-		"run submit, with the client's key": {"recipes/run-submit.md", "", []string{
+		"run submit, with the client's key": {"key content runs\n", []string{
 			"key content runs\n", "key header Idempotency-Key runs\non_missing reject\nfingerprint none\n",
 			"exclude /submitted_at /submitted_by /metadata/client_version\n", "",
 		}, []asked{
@@ -160,7 +158,7 @@ func TestSitesDoWhatTheirPagesSay(t *testing.T) {
 			{"/api/v1/runs", `{"image": " a\n"}`, "Idempotency-Key: k\n" + another, 409, `"run_id": "1"`},
 			{"/api/v1/runs", `{"image": "a"}`, "", 400, "idempotency_key_missing"},
 		}},
-		"subscription window": {"recipes/subscription-window.md", "", nil, []asked{
+		"subscription window": {"path /api/execute\n", nil, []asked{
 			{"/api/execute", `{"subscription": "s", "dedup": {"key": "1", "window_secs": 300}}`, "", 201, `"id": "1"`},
 			{"/api/execute?again=1", `{"payload": 2, "subscription": "s", "dedup": {"key": "1"}}`, another, 200, `{"status": "duplicate", "execution_id": "1"}`},
 			{"/api/execute", `{"subscription": "s"}`, "", 201, `"id": "2"`},
@@ -172,7 +170,7 @@ func TestSitesDoWhatTheirPagesSay(t *testing.T) {
 			{"/api/execute", `{"subscription": "s", "dedup": {"key": "large"}}`, "Lacks: members", 201, `"id": "8"`},
 			{"/api/execute", `{"subscription": "s", "dedup": {"key": "large"}}`, "", 409, "duplicate_request"},
 		}},
-		"notification delivery": {"recipes/notification-delivery.md", "", nil, []asked{
+		"notification delivery": {"path /notifications\n", nil, []asked{
 			{"/notifications", `{"uid": "n", "channel": "mail", "text": 1}`, "", 201, "X-Outcome: executed"},
 			{"/notifications", `{"uid": "n", "channel": "mail", "text": 2}`, another, 201, "X-Outcome: replayed"},
 			{"/notifications", `{"uid": "n", "channel": "phone"}`, "", 201, `"id": "2"`},
@@ -187,7 +185,7 @@ func TestSitesDoWhatTheirPagesSay(t *testing.T) {
 			{"/notifications", `{"uid": "lost", "channel": "mail"}`, "", 409, "attempts_exhausted"},
 			{"/notifications", `{"uid": "lost", "channel": "mail"}`, "", 409, "X-Outcome: exhausted"},
 		}},
-		"trigger dispatch": {"recipes/trigger-dispatch.md", "", []string{":8082 {", fmt.Sprintf("http://:%d {", freeport.Of(t))}, []asked{
+		"trigger dispatch": {"handle /triggers/* {", []string{":8082 {", fmt.Sprintf("http://:%d {", freeport.Of(t))}, []asked{
 			{"/triggers/build", `{}`, "X-Event-Id: e", 201, `"id": "1"`},
 			{"/triggers/build", `other`, "X-Event-Id: e\n" + another, 201, replay},
 			{"/triggers/build?subscription=2", `{}`, "X-Event-Id: e", 201, `"id": "2"`},
@@ -197,30 +195,49 @@ func TestSitesDoWhatTheirPagesSay(t *testing.T) {
 			{"/triggers/build", `{"a":"\u00fc","b":1}`, "X-Event-Id: café", 201, `"id": "5"`},
 			{"/other", `{}`, "X-Event-Id: e", 201, `"id": "6"`},
 		}},
-		"completion stream": {"recipes/completion-stream.md", "", nil, []asked{{"/", "prompt", "", 400, "idempotency_key_missing"}}},
-		"an answer of your own": {"behaviour.md", "http.dedup.first.json", nil, []asked{
+		"completion stream": {"on_missing reject\n\t\ttimeout 30m\n", nil, []asked{{"/", "prompt", "", 400, "idempotency_key_missing"}}},
+		"GraphQL": {"graphql.example.com", []string{"graphql.example.com {", "http://:PORT {"}, []asked{
+			{"/graphql", `{"query": "mutation", "variables": {"input": {"clientMutationId": "a", "n": 1}}}`, `Say: {"data": {"pay": null}, "errors": [{"message": "later"}]}`, 200, `"errors"`},
+			{"/graphql", `{"query": "mutation", "variables": {"input": {"clientMutationId": "a", "n": 1}}}`, `Say: {"data": {}, "errors": []}`, 200, `"errors": []`},
+			{"/graphql", `{"variables": {"input": {"n": 1, "clientMutationId": "a"}}, "query": "mutation"}`, "", 200, replay},
+			{"/graphql", `{"query": "mutation", "variables": {"input": {"clientMutationId": "a", "n": 2}}}`, "", 422, "idempotency_key_reused"},
+			{"/graphql", `{"query": "mutation", "variables": {"input": {"clientMutationId": "a", "n": 1}}}`, "Authorization: Bearer another", 201, `"id": "1"`},
+			{"/graphql", `{"query": "{ orders { id } }"}`, "", 201, `"id": "2"`},
+			{"/graphql", `{"query": "{ orders { id } }"}`, "", 201, `"id": "3"`},
+		}},
+		"an API whose clients lose their keys": {"json /item", nil, []asked{
+			{"/orders", `{"customer": 1, "item": "a"}`, "Idempotency-Key: first", 201, `"id": "1"`},
+			{"/orders", `{"customer": 1, "item": "a"}`, "Idempotency-Key: second", 201, replay},
+			{"/orders", `{"item": "a", "customer": 1}`, "", 201, replay},
+			{"/orders", `{"customer": 1, "item": "a", "gift": true}`, "Idempotency-Key: third", 422, "idempotency_key_reused"},
+			{"/orders", `{"customer": 1, "item": "b"}`, "Idempotency-Key: fourth", 201, `"id": "2"`},
+			{"/orders", `{"customer": 1, "item": "b"}`, "Idempotency-Key: fourth", 201, replay},
+			{"/orders", `{"customer": 1, "item": "b"}`, "Idempotency-Key: first", 422, "idempotency_key_reused"},
+			{"/orders", `{"customer": 1, "item": "a"}`, "Authorization: Bearer another\nIdempotency-Key: first", 201, `"id": "3"`},
+		}},
+		"an answer of your own": {"\"http.dedup.first.json./run_id\"", nil, []asked{
 			{"/", "", "Idempotency-Key: k\nName: \"{{env `HOME`}}\" {http.request.host}", 201, ""},
 			{"/", "", "Idempotency-Key: k", 409, `"existing_run_id": 9007199254740993,`},
 			{"/", "", "Idempotency-Key: l\nLacks: members", 201, ""},
 			{"/", "", "Idempotency-Key: l", 409, "duplicate_request"},
 			{"/", "", "Idempotency-Key: k", 409, `"name": "\"{{env ` + "`HOME`" + `}}\" {http.request.host}"`},
 		}},
-		"an error member": {"behaviour.md", "idempotency_error", nil, []asked{
+		"an error member": {`"code": "{http.dedup.outcome}"`, nil, []asked{
 			{"/", "1", "Idempotency-Key: k", 201, ""},
 			{"/", "2", "Idempotency-Key: k", 422, `{"error": {"type": "idempotency_error", "code": "reused", "message": "refused with status 422"}}`},
 			{"/", "2", "Idempotency-Key: k", 422, "Content-Type: application/json\r\n"},
 		}},
-		"a key that the upstream does not see": {"behaviour.md", "-Idempotency-Key", nil, []asked{
-			{"/", "1", "Idempotency-Key: k", 201, `"id": "1", "key": ""`},
-			{"/", "1", "Idempotency-Key: k", 201, replay},
-			{"/", "", "Idempotency-Key: l", 201, `"id": "2", "key": ""`},
-			{"/", "", "Idempotency-Key: l", 201, replay},
+		"a key that the upstream does not see": {"header_up -Idempotency-Key", nil, []asked{
+			{"/payments/1", "1", "Idempotency-Key: k", 201, `"id": "1", "key": ""`},
+			{"/payments/1", "1", "Idempotency-Key: k", 201, replay},
+			{"/payments/1", "", "Idempotency-Key: l", 201, `"id": "2", "key": ""`},
+			{"/payments/1", "", "Idempotency-Key: l", 201, replay},
 		}},
-		"a key that is handed on": {"behaviour.md", "header_up X-Run-Key", nil, []asked{
+		"a key that is handed on": {"handle /payments/* {", nil, []asked{
 			{"/payments/1", "1", "Idempotency-Key: k", 201, `"digits": 64`},
 			{"/orders", "1", "Idempotency-Key: k", 201, `"digits": 0`},
 		}},
-		"a header of the outcome": {"directive.md", "header >X-Dedup", nil, []asked{
+		"a header of the outcome": {"header >X-Dedup", nil, []asked{
 			{"/", "1", "Idempotency-Key: k", 201, "X-Dedup: executed"},
 			{"/", "1", "Idempotency-Key: k", 201, "X-Dedup: replayed"},
 		}},
@@ -228,7 +245,7 @@ func TestSitesDoWhatTheirPagesSay(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			up := startUpstream(t, standInService())
-			sites := strings.ReplaceAll(sitesOfAPage(t, c.page, c.words, c.instead...), "localhost:3000", up.addr)
+			sites := strings.ReplaceAll(sitesOfAPage(t, c.words, c.instead...), "localhost:3000", up.addr)
 			ask(t, start(t, conf{store: "store memory", sites: sites}), c.requests)
 		})
 	}
@@ -259,8 +276,8 @@ func TestRecipeTriggerDispatch(t *testing.T) {
 	})
 	store, dedup := redisStore(t), "namespace triggers"
 	here := []string{"localhost:3000", trigger.addr, "localhost:3001", runs.addr}
-	a := start(t, conf{store: store, dedup: dedup, sites: sitesOfAPage(t, "recipes/trigger-dispatch.md", "", append(here, ":8082 {", "http://"+egress+" {")...)})
-	b := start(t, conf{store: store, dedup: dedup, sites: sitesOfAPage(t, "recipes/trigger-dispatch.md", "", append(here, ":8082 {", fmt.Sprintf("http://:%d {", freeport.Of(t)))...)})
+	a := start(t, conf{store: store, dedup: dedup, sites: sitesOfAPage(t, "handle /triggers/* {", append(here, ":8082 {", "http://"+egress+" {")...)})
+	b := start(t, conf{store: store, dedup: dedup, sites: sitesOfAPage(t, "handle /triggers/* {", append(here, ":8082 {", fmt.Sprintf("http://:%d {", freeport.Of(t)))...)})
 	event := header("X-Event-Id", "e")
 	if got := a.post(t, "/triggers/all", "", "{}", event); got.Status != http.StatusBadGateway {
 		t.Errorf("the event whose run failed got %d", got.Status)

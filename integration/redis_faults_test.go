@@ -2,7 +2,6 @@ package integration
 
 import (
 	"bytes"
-	"context"
 	"net/http"
 	"os/exec"
 	"strings"
@@ -45,82 +44,6 @@ func wantServedAgain(t *testing.T, p *caddy, up *upstream, key string) {
 		wantAttempt(t, up, key+path, 1, "1")
 		wantReplay(t, p.post(t, path, key+path, "body"), got)
 	}
-}
-
-func TestRedisRefused(t *testing.T) {
-	t.Parallel()
-	server := redistest.Start(t)
-	up := startUpstream(t, answers201)
-	server.Kill()
-	// It starts though Redis is away.
-	p := start(t, conf{store: storeAt(server.Addr), site: bothModes(up, "on_unknown hold")})
-	wantUnavailable(t, p, up, "away")
-	if got := p.post(t, "/", "", "body"); got.Status != 201 {
-		t.Errorf("a request without key got %d while the store is away", got.Status)
-	}
-	server.Restart()
-	wantServedAgain(t, p, up, "away")
-	server.Kill()
-	wantUnavailable(t, p, up, "again")
-	server.Restart()
-	wantServedAgain(t, p, up, "again")
-}
-
-// A claim that was sent to a server which stands still may be executed when it
-// goes on; under hold it must not lock the key.
-func TestRedisHung(t *testing.T) {
-	t.Parallel()
-	for _, unknown := range []string{"release", "hold"} {
-		t.Run(unknown, func(t *testing.T) {
-			t.Parallel()
-			server := redistest.Start(t)
-			up := startUpstream(t, answers201)
-			p := start(t, conf{store: storeAt(server.Addr), site: bothModes(up, "on_unknown "+unknown, "lease 1500ms")})
-			p.post(t, "/", "warm", "body") // a connection is open
-			server.Pause()
-			wantUnavailable(t, p, up, "lost")
-			server.Resume()
-			wantServedAgain(t, p, up, "lost")
-		})
-	}
-}
-
-func TestRedisFull(t *testing.T) {
-	t.Parallel()
-	server := redistest.Start(t)
-	client := redisClient(t, server)
-	set := func(limit string) {
-		t.Helper()
-		if err := client.ConfigSet(context.Background(), "maxmemory", limit).Err(); err != nil {
-			t.Fatal(err)
-		}
-	}
-	g := newGate(t)
-	up := startUpstream(t, func(w http.ResponseWriter, r *http.Request, n run) {
-		if n.Key == "running" {
-			<-g.opened
-		}
-		answers201(w, r, n)
-	})
-	c := conf{store: storeAt(server.Addr), site: bothModes(up)}
-	p, other := start(t, c), start(t, c)
-	options := []option{host("shop.test")}
-
-	kept := p.post(t, "/", "kept", "body", options...)
-	running := p.postLater("/", "running", "body", options...)
-	up.awaitRuns(t, "running", 1)
-	set("1")
-	wantUnavailable(t, p, up, "new")
-	// What is there is still replayed, and what runs is answered.
-	wantReplay(t, p.post(t, "/", "kept", "body", options...), kept)
-	g.open()
-	first := running.reply(t)
-	wantFresh(t, first, 201, "run 1 of running")
-	wantReplay(t, p.post(t, "/", "running", "body", options...), first)
-	set("0")
-	wantServedAgain(t, p, up, "new")
-	wantReplay(t, other.post(t, "/", "running", "body", options...), first)
-	up.wantRuns(t, "running", 1)
 }
 
 // A full Redis can be read: who asks whether it is ready, or for its keys, gets them and a warning.

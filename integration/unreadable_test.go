@@ -66,24 +66,6 @@ func TestForeignRedisRecord(t *testing.T) {
 	}
 }
 
-// A response that Redis has lost, as by an eviction, is refused to clients and to operators.
-func TestResponseThatRedisHasLost(t *testing.T) {
-	t.Parallel()
-	server := redistest.Start(t)
-	client, ctx := redisClient(t, server), context.Background()
-	up := startUpstream(t, answersLarge(20_000))
-	p := start(t, conf{store: storeAt(server.Addr), dedup: "local_copies off", site: lines(keyHeader, "dedup", proxyTo(up))})
-	key := p.post(t, "/", "k", "body").Header.Get("X-Key")
-	if n := client.Del(ctx, client.Keys(ctx, recordIn(key)+":*").Val()...).Val(); n != 1 {
-		t.Fatalf("beside the record there were %d", n)
-	}
-	wantProblem(t, p.post(t, "/", "k", "body"), 500, "record_unreadable")
-	if said := p.operator(t, "GET", key+"?body=true", 500); said["code"] != "record_unreadable" {
-		t.Errorf("the response is shown as %v", said)
-	}
-	up.wantRuns(t, "k", 1)
-}
-
 func TestSecondProcessOnOneStore(t *testing.T) {
 	t.Parallel()
 	up := startUpstream(t, answers201)

@@ -17,12 +17,7 @@ func TestFromOneStoreToAnother(t *testing.T) {
 	old.terminate(t)
 	old.awaitExit(t)
 
-	var page string
-	for _, b := range docBlocks(t) {
-		if b.page == "docs/upgrading.md" && b.language == "caddyfile" {
-			page = b.text
-		}
-	}
+	page := caddyfileWith(t, "dedup\n\t\tdedup {\n\t\t\tstore file\n")
 	options, site, found := strings.Cut(strings.NewReplacer("{env.REDIS_URL}", "redis://"+server.Addr, "localhost:3000", up.addr, ":8080 {", "http://:PORT {").Replace(page), "\n}\n\n")
 	if !found {
 		t.Fatal("the page has no Caddyfile")

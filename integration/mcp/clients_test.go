@@ -22,15 +22,17 @@ type client struct {
 	// send begins the call with a number. cancel does what the timeout of a call does.
 	send   func(t *testing.T, n int, params *mcp.CallToolParams)
 	cancel func(t *testing.T, n int)
+	reopen func(t *testing.T) // ends the session, and begins another one
 
 	mu    sync.Mutex
 	calls []*call
-	posts []post
+	posts []post // since the last call has begun
 }
 
 // call is a call under way.
 type call struct {
 	n    int
+	runs chan struct{} // the client has its first progress
 	done chan struct{}
 	got  answer
 }
@@ -69,7 +71,7 @@ func (a answer) String() string {
 	return string(text)
 }
 
-// post is a request of a client, as its transport saw it.
+// post is a POST or a DELETE of a client, as its transport saw it.
 type post struct {
 	Method string
 	Status int
@@ -79,8 +81,8 @@ type post struct {
 func (c *client) begin(t *testing.T, key string, amount int) *call {
 	t.Helper()
 	c.mu.Lock()
-	this := &call{n: len(c.calls), done: make(chan struct{})}
-	c.calls = append(c.calls, this)
+	this := &call{n: len(c.calls), runs: make(chan struct{}), done: make(chan struct{})}
+	c.calls, c.posts = append(c.calls, this), nil
 	c.mu.Unlock()
 	params := &mcp.CallToolParams{Name: "pay", Arguments: map[string]any{"idempotency_key": key, "amount": amount}}
 	c.send(t, this.n, params)
@@ -95,12 +97,28 @@ func (c *client) call(t *testing.T, key string, amount int) answer {
 // answer waits for the answer.
 func (c *call) answer(t *testing.T) answer {
 	t.Helper()
-	select {
-	case <-c.done:
-	case <-time.After(patience):
-		t.Fatalf("no answer after %s", patience)
-	}
+	await(t, "an answer", c.done)
 	return c.got
+}
+
+func await(t *testing.T, what string, is <-chan struct{}) {
+	t.Helper()
+	select {
+	case <-is:
+	case <-time.After(patience):
+		t.Fatalf("not so after %s: %s", patience, what)
+	}
+}
+
+// progressed says that a call, by its number, has progress. A call has it once for each round.
+func (c *client) progressed(n int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	select {
+	case <-c.calls[n].runs:
+	default:
+		close(c.calls[n].runs)
+	}
 }
 
 // finish ends a call by its number. text is an [answer].
@@ -147,18 +165,29 @@ func startClient(t *testing.T, packages string, words ...string) *client {
 		line(t, map[string]any{"n": n, "params": params})
 	}
 	c.cancel = func(t *testing.T, n int) { line(t, map[string]any{"n": n, "cancel": true}) }
+	reopened := make(chan struct{})
+	c.reopen = func(t *testing.T) {
+		line(t, map[string]any{"reopen": true})
+		await(t, "it has another session", reopened)
+	}
 	go func() {
 		for p.stdout.Scan() {
 			var message struct {
 				post
-				N *int
+				N                  *int
+				Progress, Reopened bool
 			}
 			if err := json.Unmarshal(p.stdout.Bytes(), &message); err != nil {
 				panic(fmt.Sprintf("%s: %v", p.stdout.Bytes(), err)) // the script writes lines of JSON only
 			}
-			if message.N != nil {
+			switch {
+			case message.Reopened:
+				reopened <- struct{}{}
+			case message.Progress:
+				c.progressed(*message.N)
+			case message.N != nil:
 				c.finish(*message.N, p.stdout.Bytes())
-			} else {
+			default:
 				c.posted(message.post)
 			}
 		}
@@ -170,18 +199,35 @@ func startClient(t *testing.T, packages string, words ...string) *client {
 func connectGo(t *testing.T, url, version string) *client {
 	t.Helper()
 	c, cancels := new(client), make(map[int]context.CancelFunc)
-	options := &mcp.ClientOptions{ElicitationHandler: func(context.Context, *mcp.ElicitRequest) (*mcp.ElicitResult, error) {
-		return &mcp.ElicitResult{Action: "accept", Content: map[string]any{"yes": true}}, nil
-	}}
-	transport := &mcp.StreamableClientTransport{Endpoint: url, HTTPClient: &http.Client{Transport: recorded{c}}}
-	session, err := mcp.NewClient(&mcp.Implementation{Name: "go", Version: "1"}, options).
-		Connect(t.Context(), transport, &mcp.ClientSessionOptions{ProtocolVersion: version})
-	if err != nil {
-		t.Fatalf("connecting to %s: %v", url, err)
+	options := &mcp.ClientOptions{
+		ElicitationHandler: func(context.Context, *mcp.ElicitRequest) (*mcp.ElicitResult, error) {
+			return &mcp.ElicitResult{Action: "accept", Content: map[string]any{"yes": true}}, nil
+		},
+		ProgressNotificationHandler: func(_ context.Context, r *mcp.ProgressNotificationClientRequest) {
+			if n, ok := r.Params.ProgressToken.(float64); ok {
+				c.progressed(int(n))
+			}
+		},
 	}
+	var session *mcp.ClientSession
+	connect := func(t *testing.T) {
+		t.Helper()
+		var err error
+		transport := &mcp.StreamableClientTransport{Endpoint: url, HTTPClient: &http.Client{Transport: recorded{c}}}
+		session, err = mcp.NewClient(&mcp.Implementation{Name: "go", Version: "1"}, options).
+			Connect(context.WithoutCancel(t.Context()), transport, &mcp.ClientSessionOptions{ProtocolVersion: version})
+		if err != nil {
+			t.Fatalf("connecting to %s: %v", url, err)
+		}
+		if got := session.InitializeResult().ProtocolVersion; got != version {
+			t.Fatalf("the version is %s, want %s", got, version)
+		}
+	}
+	connect(t)
 	t.Cleanup(func() { session.Close() })
-	if got := session.InitializeResult().ProtocolVersion; got != version {
-		t.Fatalf("the version is %s, want %s", got, version)
+	c.reopen = func(t *testing.T) {
+		session.Close() // its error is that of the DELETE
+		connect(t)
 	}
 	c.send = func(t *testing.T, n int, params *mcp.CallToolParams) {
 		var ctx context.Context
@@ -211,7 +257,11 @@ type recorded struct{ c *client }
 
 func (r recorded) RoundTrip(req *http.Request) (*http.Response, error) {
 	if req.Method != http.MethodPost {
-		return http.DefaultTransport.RoundTrip(req)
+		answer, err := http.DefaultTransport.RoundTrip(req)
+		if err == nil && req.Method == http.MethodDelete {
+			r.c.posted(post{req.Method, answer.StatusCode})
+		}
+		return answer, err
 	}
 	body, err := io.ReadAll(req.Body)
 	if err != nil {

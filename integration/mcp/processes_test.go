@@ -11,14 +11,20 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"encoding/json"
 	"fmt"
 	"io"
+	"log"
 	"net"
 	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 )
@@ -272,3 +278,57 @@ func shortTempDir(t *testing.T) string {
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
 	return dir
 }
+
+// relay is the network in front of a server, or of several that are one service.
+type relay struct {
+	server *httptest.Server
+
+	mu      sync.Mutex
+	address string // of the server
+	// Messages with this method go to another address.
+	method, elsewhere string
+}
+
+func startRelay(t *testing.T, address string) *relay {
+	t.Helper()
+	r := &relay{address: address}
+	proxy := &httputil.ReverseProxy{FlushInterval: -1, Rewrite: func(p *httputil.ProxyRequest) {
+		p.SetURL(&url.URL{Scheme: "http", Host: r.target(p.Out)})
+		p.Out.Host = p.In.Host
+	}, ErrorLog: log.New(io.Discard, "", 0)}
+	r.server = httptest.NewServer(proxy)
+	t.Cleanup(func() {
+		r.cut()
+		r.server.Close()
+	})
+	return r
+}
+
+// target returns where a request goes.
+func (r *relay) target(out *http.Request) string {
+	var message struct{ Method string }
+	if out.Body != nil {
+		body, err := io.ReadAll(out.Body)
+		out.Body = io.NopCloser(bytes.NewReader(body))
+		if err != nil || json.Unmarshal(body, &message) != nil {
+			message.Method = ""
+		}
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.method != "" && message.Method == r.method {
+		return r.elsewhere
+	}
+	return r.address
+}
+
+func (r *relay) set(address, method, elsewhere string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.address, r.method, r.elsewhere = address, method, elsewhere
+}
+
+func (r *relay) addr() string { return r.server.Listener.Addr().String() }
+
+// cut cuts all connections to it.
+func (r *relay) cut() { r.server.CloseClientConnections() }

@@ -8,21 +8,46 @@ export function listen(handle) {
 	process.stdin.resume().on('end', () => process.exit());
 }
 
-// sessions returns a handler with a transport, and a server, for each session.
+// sessions returns a handler of all kinds of servers, by the end of the path: with a transport, and a server, for
+// each session, or for each request of a stateless one.
 export function sessions(Transport, newServer) {
 	const open = new Map();
 	return async (req, res) => {
+		const kind = req.url.split('/').at(-1);
 		let transport = open.get(req.headers['mcp-session-id']);
 		if (!transport) {
 			transport = new Transport({
-				sessionIdGenerator: randomUUID,
-				enableJsonResponse: req.url.endsWith('/json'),
+				sessionIdGenerator: kind === 'stateless' ? undefined : randomUUID,
+				enableJsonResponse: kind === 'json',
+				eventStore: kind === 'events' ? new Events() : undefined,
 				onsessioninitialized: id => open.set(id, transport),
+				onsessionclosed: id => open.delete(id),
 			});
 			await newServer().connect(transport);
 		}
 		await transport.handleRequest(req, res);
 	};
+}
+
+// Events keeps the events of a session, so that its streams can be resumed.
+class Events {
+	#kept = [];
+
+	async storeEvent(stream, message) {
+		return `${stream}:${this.#kept.push({ stream, message }) - 1}`;
+	}
+
+	async getStreamIdForEventId(id) {
+		return id.split(':')[0];
+	}
+
+	async replayEventsAfter(id, { send }) {
+		const [stream, last] = id.split(':');
+		for (const [i, event] of this.#kept.entries()) {
+			if (i > last && event.stream === stream) await send(`${stream}:${i}`, event.message);
+		}
+		return stream;
+	}
 }
 
 // pay asks the test what a payment comes to: {run, failed}, or {state} where it asks first.

@@ -106,16 +106,20 @@ func newGate(t *testing.T) *gate {
 	return g
 }
 
-// startGoServer runs the Go SDK's server, and returns its address.
+// startGoServer runs the Go SDK's servers, and returns their address.
 func startGoServer(t *testing.T, work string) string {
 	t.Helper()
 	routes := http.NewServeMux()
-	for _, form := range []string{"json", "sse"} {
-		for path, stateless := range map[string]bool{"/go/": true, "/go/legacy/": false} { // the new version is stateless
-			routes.Handle(path+form, mcp.NewStreamableHTTPHandler(
-				func(*http.Request) *mcp.Server { return newGoServer(work) },
-				&mcp.StreamableHTTPOptions{Stateless: stateless, JSONResponse: form == "json", PropagateRequestCancellation: true}))
-		}
+	for path, options := range map[string]mcp.StreamableHTTPOptions{
+		"/go/json":             {Stateless: true, JSONResponse: true},
+		"/go/stateless":        {Stateless: true},
+		"/go/legacy/json":      {JSONResponse: true},
+		"/go/legacy/stateless": {Stateless: true},
+		"/go/legacy/stateful":  {},
+		"/go/legacy/events":    {EventStore: mcp.NewMemoryEventStore(nil)},
+	} {
+		options.PropagateRequestCancellation = true
+		routes.Handle(path, mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return newGoServer(work) }, &options))
 	}
 	server := httptest.NewServer(routes)
 	t.Cleanup(func() {

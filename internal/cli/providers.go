@@ -51,18 +51,18 @@ func completeProviders(*cobra.Command, []string, string) ([]string, cobra.ShellC
 // printProviders writes the catalogue as a table.
 func printProviders(w io.Writer) error {
 	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(table, "NAME\tVERIFIED\tROUTE\tVERIFY\tRETENTION\tSCOPE\tKEY") // the key last: some are long
+	fmt.Fprintln(table, "NAME\tDOCUMENTED\tROUTE\tVERIFY\tRETENTION\tSCOPE\tKEY") // the key last: some are long
 	for _, p := range delivery.Providers() {
-		verified := "no"
-		if p.Verified {
-			verified = "yes"
+		documented := "no"
+		if p.Documented {
+			documented = "yes"
 		}
 		route := "any"
 		if p.Matcher() != "" {
 			route = "own"
 		}
 		scope := cmp.Or(strings.Join(p.Scope(), ", "), "-")
-		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", p.Name, verified, route, verifiable(p.Name), p.RetentionText(), scope, p.Key())
+		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", p.Name, documented, route, verifiable(p.Name), p.RetentionText(), scope, p.Key())
 	}
 	if err := table.Flush(); err != nil {
 		return err
@@ -101,10 +101,6 @@ func printProvider(w io.Writer, name string) error {
 	for _, pass := range p.Passes {
 		passes = append(passes, pass.String())
 	}
-	fact := ""
-	if p.Verified { // else the line before names its origin
-		fact = p.Fact
-	}
 	route := ""
 	if matcher := p.Matcher(); matcher != "" {
 		route = ownRoute + ": " + matcher
@@ -131,8 +127,7 @@ func printProvider(w io.Writer, name string) error {
 		{"scope", strings.Join(append([]string{"host", "path"}, p.Scope()...), ", ")},
 		{"retention", p.RetentionText()},
 		{"passes", cmp.Or(strings.Join(passes, ", or "), "none of its requests")},
-		{"verified", p.Provenance()},
-		{"fact", fact},
+		{"fact", p.Provenance()},
 		{"note", p.Note},
 		{"verify", verify},
 		{"signs ID", signed.ID},

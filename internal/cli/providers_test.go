@@ -27,7 +27,7 @@ func TestPrintProviders(t *testing.T) {
 		}
 	}
 	for _, want := range []string{
-		"github             yes       any    body    7d         X-GitHub-Hook-ID", "adyen              yes       own    partly", "stripe             yes       any    id", "okta               yes       own    secret", "sns                yes       any    no",
+		"github             yes         any    body    7d         X-GitHub-Hook-ID", "adyen              yes         own    partly", "stripe             yes         any    id", "okta               yes         own    secret", "sns                yes         any    no",
 	} {
 		if !strings.Contains(out.String(), "\n"+want) {
 			t.Errorf("no line starts with %q:\n%s", want, out.String())
@@ -37,13 +37,13 @@ func TestPrintProviders(t *testing.T) {
 
 func TestPrintProvider(t *testing.T) {
 	for name, want := range map[string][]string{
-		"github":  {"title      GitHub\n", "mode       webhook\n", "key        header X-GitHub-Delivery\n", "scope      host, path, X-GitHub-Hook-ID\n", "retention  7d\n", "passes     none of its requests\n", "verified   verified\n", "fact       https://docs.github.com/", "verify     HMAC-SHA256 (hex) in X-Hub-Signature-256, over {body}\n", "signs ID   no\n", "handshake  signed\n"},
+		"github":  {"title      GitHub\n", "mode       webhook\n", "key        header X-GitHub-Delivery\n", "scope      host, path, X-GitHub-Hook-ID\n", "retention  7d\n", "passes     none of its requests\n", "fact       https://docs.github.com/", "verify     HMAC-SHA256 (hex) in X-Hub-Signature-256, over {body}\n", "signs ID   no\n", "handshake  signed\n"},
 		"sns":     {"verify     no: its certificate must be fetched"},
 		"dropbox": {"handshake  unsigned, and passes: GET with challenge\n"},
-		"slack":   {"passes     json /type is url_verification\n", "verified   verified, read on 2026-11-22\n", "fact       https://docs.slack.dev/"},
+		"slack":   {"passes     json /type is url_verification\n", "fact       https://docs.slack.dev/apis/events-api/, read on 2026-11-22\n"},
 		"stripe":  {"within     5m\n", "signs ID   yes\n", "claims     requests with Stripe-Signature\n", "passes     json /id ends in _00000000000000\n"},
 		"okta":    {"route      a site's own JSON could be taken for its deliveries; give it a path of its own: dedup /webhooks/okta okta\n"},
-		"linear":  {"verified   unverified (linear.app/developers/webhooks, read on 2026-11-22, does not say"},
+		"linear":  {"fact       none: linear.app/developers/webhooks, read on 2026-11-22, does not say"},
 		"gitlab":  {"key        header Idempotency-Key, or header webhook-id, or parts header X-Gitlab-Event-UUID + content\n", "claims     requests with X-Gitlab-Event\n"},
 	} {
 		var out bytes.Buffer

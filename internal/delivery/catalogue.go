@@ -86,10 +86,7 @@ func batchSource(list List) Source {
 // Notes that several entries share.
 const (
 	noteRoute       = "Every endpoint gets the same ID: keep host and path in the scope."
-	noteBatch       = "A request carries several events."
-	noteCloudEvents = "binary, structured and batched. " + noteBatch
-	noteMeta        = "It retries for up to seven days. "
-	noteContent     = "There is no ID; the key is a hash of the body."
-	noteRepeats     = "The next change may send the same bytes, and counts as a duplicate within the retention. " +
-		"If a missed change is worse than a duplicate, set a shorter retention, or leave this provider out."
+	noteCloudEvents = "binary, structured and batched."
+	noteMeta        = "It retries for up to seven days."
+	noteRepeats     = "The next change may send the same bytes, and counts as a duplicate within the retention: set a shorter one if that hurts."
 )

@@ -11,23 +11,23 @@ var knownByContent = []Provider{
 		Sources: []Source{contentSource()},
 		Signs:   signedBy("X-Hook-Signature"),
 		Passes:  []Pass{{Header: "X-Hook-Secret", Unsigned: true}, {Pointer: "/events", Empty: true}},
-		Note:    noteContent + " It retries for 24 hours.",
+		Note:    "It retries for 24 hours.",
 	},
 	{
-		Name: "discord", Title: "Discord webhook events", Verified: true, Read: firstReading,
+		Name: "discord", Title: "Discord webhook events", Documented: true, Read: firstReading,
 		Sources: []Source{contentSource()},
 		Signs:   signedBy("X-Signature-Ed25519"),
 		Passes:  []Pass{{Pointer: "/type", Values: []string{"0"}}},
 		Fact:    "https://docs.discord.com/developers/events/webhook-events",
-		Note:    noteContent + " It has the event's time in it.",
+		Note:    "It has the event's time in it.",
 	},
 	{
-		Name: "dropbox", Title: "Dropbox", Verified: true, Read: firstReading,
+		Name: "dropbox", Title: "Dropbox", Documented: true, Read: firstReading,
 		Sources:   []Source{contentSource()},
 		Signs:     signedBy("X-Dropbox-Signature"),
 		Retention: 10 * time.Minute,
 		Fact:      "https://www.dropbox.com/developers/reference/webhooks",
-		Note:      noteContent + " It retries for about ten minutes. " + noteRepeats,
+		Note:      "It retries for about ten minutes. " + noteRepeats,
 	},
 	{
 		Name: "lemon_squeezy", Title: "Lemon Squeezy",
@@ -35,19 +35,19 @@ var knownByContent = []Provider{
 		Sources: []Source{contentSource()},
 		// Other senders use X-Signature too.
 		Signs: Signs{AllOf: []Sign{{Header: "X-Signature"}, {Header: "X-Event-Name"}}},
-		Note:  noteContent + " Bodies have a member /meta/webhook_id: if it changes with a retry, the retry runs.",
+		Note:  "Bodies have a member /meta/webhook_id: if it changes with a retry, the retry runs.",
 	},
 	{
-		Name: "plaid", Title: "Plaid", Verified: true, Read: firstReading,
+		Name: "plaid", Title: "Plaid", Documented: true, Read: firstReading,
 		Sources: []Source{contentSource()},
 		Signs:   signedBy("Plaid-Verification"),
 		// 30 s, 2 min and 8 min between the first four attempts.
 		Retention: 11 * time.Minute,
 		Fact:      "https://plaid.com/docs/api/webhooks",
-		Note:      noteContent + " It retries for 24 hours; the retention covers the first three retries, because bodies repeat within a day. " + noteRepeats,
+		Note:      "It retries for 24 hours; the retention covers the first three retries, because bodies repeat within a day. " + noteRepeats,
 	},
 	{
-		Name: "sentry", Title: "Sentry", Verified: true, Read: firstReading,
+		Name: "sentry", Title: "Sentry", Documented: true, Read: firstReading,
 		// Request-ID changes with each attempt.
 		Sources:   []Source{contentSource()},
 		Signs:     signedBy("Sentry-Hook-Resource"),
@@ -63,7 +63,7 @@ var knownByContent = []Provider{
 		Signs:   signedBy("x-zm-signature"),
 		// The token changes every 72 hours.
 		Passes: []Pass{{Pointer: "/event", Values: []string{"endpoint.url_validation"}}},
-		Note: noteContent + " It retries three times, the last after 85 minutes. " +
+		Note: "It retries three times, the last after 85 minutes. " +
 			"Two copies of the event of a recording can have different download tokens; then both run.",
 	},
 }

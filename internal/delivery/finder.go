@@ -129,12 +129,13 @@ type item struct {
 //   - An [*InvalidError] if the first source that is present is a header field
 //     without a valid ID. Later sources are not tried, because the client meant this field.
 //   - [ErrBodyTooLarge] if a source needs the body, the body is too large, and no
-//     other source is present.
+//     other source is present; of a form it may be [ErrTooManyFields].
 //   - The error of [Request.Body] if the body could not be read, and of [Request.Reserve].
 func Find(sources []Source, request Request, maxLength int) (Found, error) {
 	f := finder{request: request.Remember(), maxLength: maxLength}
 	var reasons []string
-	tooLarge, missing := false, ErrMissing
+	var tooLarge error
+	missing := ErrMissing
 	for _, source := range sources {
 		if reason := source.Signs.mismatch(request.Header); reason != "" {
 			reason = "not from " + source.Provider + ": " + reason
@@ -158,7 +159,7 @@ func Find(sources []Source, request Request, maxLength int) (Found, error) {
 			}
 			continue
 		case errors.Is(err, ErrBodyTooLarge):
-			tooLarge = true // a later source may not need the body
+			tooLarge = err // a later source may not need the body
 			continue
 		case err != nil:
 			return Found{}, err
@@ -174,8 +175,8 @@ func Find(sources []Source, request Request, maxLength int) (Found, error) {
 			Content:  source.MadeOfContent(),
 		}, nil
 	}
-	if tooLarge {
-		return Found{}, ErrBodyTooLarge
+	if tooLarge != nil {
+		return Found{}, tooLarge
 	}
 	if len(reasons) > 0 {
 		return Found{}, fmt.Errorf("%w: %s", missing, strings.Join(reasons, "; "))

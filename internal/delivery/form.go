@@ -32,7 +32,17 @@ const (
 	typeMultipart  = "multipart/form-data"
 )
 
-var errTooManyFields = fmt.Errorf("has more than %d fields", maxFields)
+// ErrTooManyFields is the [ErrBodyTooLarge] of a form whose key cannot be looked for in so many fields.
+var ErrTooManyFields error = tooManyFields{}
+
+type tooManyFields struct{}
+
+func (tooManyFields) Error() string {
+	return fmt.Sprintf("the form has more than %d fields", maxFields)
+}
+
+// Is reports whether the error is ErrBodyTooLarge.
+func (tooManyFields) Is(target error) bool { return target == ErrBodyTooLarge }
 
 // form finds the ID in a field of a form (of the kinds that HTML has).
 func (f finder) form(name string) (item, error) {
@@ -69,8 +79,8 @@ func (f finder) form(name string) (item, error) {
 		})
 	}
 	switch {
-	case errors.Is(err, errTooManyFields):
-		return item{}, unusable("the form %v", err)
+	case errors.Is(err, ErrTooManyFields):
+		return item{}, err
 	case err != nil:
 		return item{}, missingError{isUnknown, "the body is not a form that can be read: " + err.Error()}
 	case len(values) > 1:
@@ -132,7 +142,7 @@ func (r Request) roomForForm(size int, boundary string) error {
 // that of another field.
 func eachValue(body []byte, name string, found func(value string)) error {
 	if bytes.Count(body, []byte("&")) >= maxFields {
-		return errTooManyFields
+		return ErrTooManyFields
 	}
 	for pair := range bytes.SplitSeq(body, []byte("&")) {
 		field, value, _ := bytes.Cut(pair, []byte("="))
@@ -169,7 +179,7 @@ func eachPart(body io.Reader, boundary string, each func(*multipart.Part) error)
 		case err != nil:
 			return err
 		case n == maxFields:
-			return errTooManyFields
+			return ErrTooManyFields
 		}
 		limited.left = math.MaxInt
 		if err := each(part); err != nil {

@@ -52,29 +52,27 @@ func TestFormKeys(t *testing.T) {
 		"a file beside it":     {multipartForm, parts("B", "name=token; filename=a\r\n\r\nfile\r\n", "name=token\r\n\r\nx\r\n"), "x", "", false},
 		"twice the same part":  {multipartForm, parts("B", "name=token\r\n\r\nx\r\n", "name=token\r\n\r\nx\r\n"), "x", "", false},
 
-		"no field":             {urlencoded, "a=1&Token=x", "", "does not have the field", false},
-		"an empty field":       {urlencoded, "token=", "", "is empty", false},
-		"no value":             {urlencoded, "token", "", "is empty", false},
-		"an empty body":        {urlencoded, "", "", "the body is empty", false},
-		"a file":               {multipartForm, parts("B", "name=token; filename=a\r\n\r\nx\r\n"), "", "does not have the field", false},
-		"no file chosen":       {multipartForm, parts("B", "name=token; filename=\"\"\r\n\r\n\r\n"), "", "is empty", false},
-		"JSON":                 {"application/json", `{"token":"x"}`, "", "not a form", false},
-		"no content type":      {"", "token=x", "", "not a form", false},
-		"no boundary":          {"multipart/form-data", parts("B", "name=token\r\n\r\nx\r\n"), "", "not a form", false},
-		"another kind":         {"multipart/mixed; boundary=B", parts("B", "name=token\r\n\r\nx\r\n"), "", "not a form", false},
-		"another boundary":     {multipartForm, parts("C", "name=token\r\n\r\nx\r\n"), "", "can be read", false},
-		"no end":               {multipartForm, strings.TrimSuffix(parts("B", "name=token\r\n\r\nx\r\n"), "--B--\r\n"), "", "can be read", false},
-		"no end of a header":   {multipartForm, parts("B", "name=token\r\n\r\nx\r\n") + "--B\r\nContent-Disposition: form-data", "", "can be read", false},
-		"its own escape":       {urlencoded, "token=%zz", "", "can be read", false},
-		"a long header":        {multipartForm, parts("B", "name=token; a="+strings.Repeat("a", 20_000)+"\r\n\r\nx\r\n"), "", "too long", false},
-		"twice":                {urlencoded, "token=x&token=y", "", "different values", true},
-		"twice, once empty":    {urlencoded, "token=x&token=", "", "different values", true},
-		"two parts":            {multipartForm, parts("B", "name=token\r\n\r\nx\r\n", "name=token\r\n\r\ny\r\n"), "", "different values", true},
-		"too long":             {urlencoded, "token=" + strings.Repeat("x", maxLength+1), "", "an ID has at most", true},
-		"too long a part":      {multipartForm, parts("B", "name=token\r\n\r\n"+strings.Repeat("x", maxLength+1)+"\r\n"), "", "an ID has at most", true},
-		"not UTF-8":            {urlencoded, "token=%ff", "", "not UTF-8", true},
-		"more than there may":  {urlencoded, many + "token=x", "", "more than 1000 fields", true},
-		"more parts than that": {multipartForm, parts("B", slices.Repeat([]string{"name=a\r\n\r\n1\r\n"}, 1001)...), "", "more than 1000 fields", true},
+		"no field":           {urlencoded, "a=1&Token=x", "", "does not have the field", false},
+		"an empty field":     {urlencoded, "token=", "", "is empty", false},
+		"no value":           {urlencoded, "token", "", "is empty", false},
+		"an empty body":      {urlencoded, "", "", "the body is empty", false},
+		"a file":             {multipartForm, parts("B", "name=token; filename=a\r\n\r\nx\r\n"), "", "does not have the field", false},
+		"no file chosen":     {multipartForm, parts("B", "name=token; filename=\"\"\r\n\r\n\r\n"), "", "is empty", false},
+		"JSON":               {"application/json", `{"token":"x"}`, "", "not a form", false},
+		"no content type":    {"", "token=x", "", "not a form", false},
+		"no boundary":        {"multipart/form-data", parts("B", "name=token\r\n\r\nx\r\n"), "", "not a form", false},
+		"another kind":       {"multipart/mixed; boundary=B", parts("B", "name=token\r\n\r\nx\r\n"), "", "not a form", false},
+		"another boundary":   {multipartForm, parts("C", "name=token\r\n\r\nx\r\n"), "", "can be read", false},
+		"no end":             {multipartForm, strings.TrimSuffix(parts("B", "name=token\r\n\r\nx\r\n"), "--B--\r\n"), "", "can be read", false},
+		"no end of a header": {multipartForm, parts("B", "name=token\r\n\r\nx\r\n") + "--B\r\nContent-Disposition: form-data", "", "can be read", false},
+		"its own escape":     {urlencoded, "token=%zz", "", "can be read", false},
+		"a long header":      {multipartForm, parts("B", "name=token; a="+strings.Repeat("a", 20_000)+"\r\n\r\nx\r\n"), "", "too long", false},
+		"twice":              {urlencoded, "token=x&token=y", "", "different values", true},
+		"twice, once empty":  {urlencoded, "token=x&token=", "", "different values", true},
+		"two parts":          {multipartForm, parts("B", "name=token\r\n\r\nx\r\n", "name=token\r\n\r\ny\r\n"), "", "different values", true},
+		"too long":           {urlencoded, "token=" + strings.Repeat("x", maxLength+1), "", "an ID has at most", true},
+		"too long a part":    {multipartForm, parts("B", "name=token\r\n\r\n"+strings.Repeat("x", maxLength+1)+"\r\n"), "", "an ID has at most", true},
+		"not UTF-8":          {urlencoded, "token=%ff", "", "not UTF-8", true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			found, err := delivery.Find([]delivery.Source{inForm("token")}, formRequest(c.contentType, c.body), maxLength)
@@ -87,6 +85,27 @@ func TestFormKeys(t *testing.T) {
 				t.Errorf("got %+v, %v; want an error with %q, unusable: %v", found, err, c.reason, c.unusable)
 			}
 		})
+	}
+}
+
+// A form of more fields is too large for its key, as a body over max_request_body is.
+func TestFormOfTooManyFields(t *testing.T) {
+	const many = 1001
+	for contentType, body := range map[string]string{
+		urlencoded:    strings.Repeat("a=1&", many-1) + "token=x",
+		multipartForm: parts("B", slices.Repeat([]string{"name=token\r\n\r\nx\r\n"}, many)...),
+	} {
+		for _, source := range []delivery.Source{inForm("token"), inParts(inForm("token"), inForm("a"))} {
+			_, err := delivery.Find([]delivery.Source{source}, formRequest(contentType, body), maxLength)
+			if !errors.Is(err, delivery.ErrBodyTooLarge) || err.Error() != "the form has more than 1000 fields" {
+				t.Errorf("%s: got %v", contentType, err)
+			}
+			r := formRequest(contentType, body)
+			r.Header.Set("X-Id", "1")
+			if found, err := delivery.Find([]delivery.Source{source, {Kind: delivery.KindHeader, Header: "X-Id"}}, r, maxLength); err != nil || found.ID != "1" {
+				t.Errorf("%s: a later source has %+v, %v", contentType, found, err)
+			}
+		}
 	}
 }
 

@@ -113,18 +113,14 @@ func (p Provider) Scope() []string {
 	return all
 }
 
-// ReadOn returns when the fact was read, as a suffix of the fact, or "" if unknown.
-func (p Provider) ReadOn() string {
-	if p.Read == "" {
-		return ""
-	}
-	return ", read on " + p.Read
-}
-
-// Provenance returns whether and when the fact was verified, or else its origin.
+// Provenance returns the page or file that documents what identifies a delivery, and when it was
+// read, or says that none does.
 func (p Provider) Provenance() string {
-	if p.Verified {
-		return "verified" + p.ReadOn()
+	switch {
+	case !p.Documented:
+		return "none: " + p.Fact
+	case p.Read == "":
+		return p.Fact
 	}
-	return "unverified (" + p.Fact + ")"
+	return p.Fact + ", read on " + p.Read
 }

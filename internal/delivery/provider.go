@@ -30,13 +30,13 @@ type Provider struct {
 	ChangesBody bool
 	// Passes are the requests of the provider that are not deliveries.
 	Passes []Pass
-	// Verified reports whether the fact was read in the documentation or the source code of the
+	// Documented reports whether the fact was read in the documentation or the source code of the
 	// provider. Other facts are from secondary sources or general knowledge.
-	Verified bool
+	Documented bool
 	// Fact is the origin of the fact that identifies a delivery: the URL of the page or file if
-	// it was verified.
+	// it is documented.
 	Fact string
-	// Read is the date on which a verified fact was read, such as 2026-11-22; "" if unknown.
+	// Read is the date on which a documented fact was read, such as 2026-11-22; "" if unknown.
 	Read string
 	// Note has whatever else a user needs to know, in whole sentences.
 	Note string

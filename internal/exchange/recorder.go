@@ -119,6 +119,8 @@ func (c *recorder) inform(status int) {
 func (c *recorder) add(p []byte) (rest []byte, outgrown bool) {
 	c.written += int64(len(p))
 	switch {
+	case c.passing && c.answer != nil:
+		return c.answer.Rewrite(p), false
 	case c.passing:
 		return p, false
 	case c.answer != nil:
@@ -138,7 +140,7 @@ func (c *recorder) addAnswer(p []byte) (rest []byte, outgrown bool) {
 	before, ended := c.answer.Feed(p)
 	switch {
 	case c.streaming:
-		_ = c.record.Pass(p[:before]) // its error means that the client has left: the run goes on
+		_ = c.record.Pass(c.answer.Rewrite(p[:before])) // its error means that the client has left: the run goes on
 	case !ended && c.written <= c.maxBody && c.takeRoom(c.record.Needs(len(p), c.written, c.maxBody)):
 		c.record.Add(p)
 		return nil, false
@@ -150,7 +152,7 @@ func (c *recorder) addAnswer(p []byte) (rest []byte, outgrown bool) {
 	if ended {
 		c.omitted, c.passing = c.answer.Omitted(), true
 	}
-	return p[before:], ended
+	return c.answer.Rewrite(p[before:]), ended
 }
 
 // takeRoom takes room for n more bytes, and waits for it. It reports false if there is none: the

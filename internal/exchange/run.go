@@ -184,11 +184,6 @@ func (e *execution) Write(p []byte) (int, error) {
 	case !httpfield.BodyAllowed(c.status):
 		return len(p), nil
 	}
-	n := len(p)
-	if c.answer != nil {
-		p = c.answer.Rewrite(p)
-		c.written += int64(n - len(p)) // it counts what the upstream has written
-	}
 	rest, outgrown := c.add(p)
 	if outgrown {
 		e.stream()
@@ -199,7 +194,7 @@ func (e *execution) Write(p []byte) (int, error) {
 			return 0, err
 		}
 	}
-	return n, nil
+	return len(p), nil
 }
 
 // ReadFrom keeps [io.Copy] from using that of a writer within.

@@ -370,7 +370,7 @@ func (x *Request) identify() Decision {
 	case isInvalid:
 		return x.withoutKey(fmt.Errorf("the delivery ID is invalid: %w", invalid))
 	case errors.Is(err, delivery.ErrBodyTooLarge):
-		return x.withLargeBody("the key")
+		return x.withLargeBody(err, "the key")
 	case err != nil:
 		return x.withoutKey(err)
 	}
@@ -383,7 +383,7 @@ func (x *Request) identify() Decision {
 	case reqbody.Failed(err):
 		return x.unread(err)
 	case errors.Is(err, delivery.ErrBodyTooLarge):
-		return x.withLargeBody("the scope")
+		return x.withLargeBody(err, "the scope")
 	case err != nil:
 		return x.withoutKey(err)
 	}
@@ -401,7 +401,7 @@ func (x *Request) identify() Decision {
 	case reqbody.Failed(err):
 		return x.unread(err)
 	case err != nil && kind != idempotency.FingerprintNone:
-		return x.withLargeBody("the fingerprint")
+		return x.withLargeBody(err, "the fingerprint")
 	}
 	if noted && x.Body.Complete() {
 		// The hash by which a duplicate that differs is noticed. It parses no body that was not parsed for the key.
@@ -616,8 +616,12 @@ func (i *Identifier) LogMissing(detail string) (leftOut int64, ok bool) {
 
 // withLargeBody refuses a request whose body is needed whole and is too large to be held or parsed, or
 // passes it without a key.
-func (x *Request) withLargeBody(needs string) Decision {
-	detail := x.Body.Excess() + ", and " + needs + " needs all of it"
+func (x *Request) withLargeBody(err error, needs string) Decision {
+	excess := x.Body.Excess()
+	if errors.Is(err, delivery.ErrTooManyFields) {
+		excess = err.Error()
+	}
+	detail := excess + ", and " + needs + " needs all of it"
 	if x.Mode != delivery.ModeWebhook || x.Verify != nil {
 		return x.refuse(ReasonTooLarge, detail)
 	}
@@ -670,7 +674,7 @@ func (x *Request) readCall() Decision {
 		return Refusal{ReasonMissing, read.NoKey.Error(), report.Unusable}
 	}
 	if tooLarge != nil {
-		return x.withLargeBody("a tool call")
+		return x.withLargeBody(tooLarge, "a tool call")
 	}
 	return nil
 }

@@ -247,6 +247,7 @@ func (a *Answer) Rewrite(p []byte) []byte {
 	if !a.reader.IsStream() {
 		return p
 	}
+	a.ids.settled = a.early
 	return a.ids.replace(p)
 }
 

@@ -33,50 +33,83 @@ func parseEventID(text string) (key idempotency.Key, id []byte, ok bool) {
 	return key, id, ok && keyErr == nil && idErr == nil && isID(id) && json.Valid(id)
 }
 
-// eventIDs replaces the ids in a stream of events. Without an id of its own it removes them.
+// eventIDs gives all events of a stream that have data one id: it replaces those that are there, and adds it at
+// the end of an event without one. Without an id of its own it removes them.
 type eventIDs struct {
-	id    string
-	state int
+	id      string
+	settled bool // the response is there: what follows needs no id
+
+	line           lineKind
+	name           string // of the line so far, while it may be one of those that matter
+	hasID, hasData bool   // the event has them
+	last           byte   // the end of the last line
 }
 
-// The states of [eventIDs] within a line. Before them are the bytes of its name that have been read.
+// lineKind is what a line is, by its name.
+type lineKind int
+
 const (
-	named  = len(idName) // all of them
-	inLine = iota + named
-	inID
+	lineUnknown lineKind = iota
+	lineID
+	lineOther
 )
 
-const idName = "id"
-
-// replace returns the next bytes of the stream. It holds back up to two, at the beginning of a line.
+// replace returns the next bytes of the stream. It holds back up to four, at the beginning of a line.
 func (e *eventIDs) replace(p []byte) []byte {
-	to := make([]byte, 0, len(p)+len(e.id)+len(idName))
+	to := make([]byte, 0, len(p)+len(e.id)+8)
 	for len(p) > 0 {
-		switch {
-		case e.state >= inLine:
-			n := bytes.IndexAny(p, "\r\n") + 1
-			end := n
-			if n == 0 {
-				n = len(p)
-			}
-			if e.state == inLine {
-				to = append(to, p[:n]...)
-			} else if end > 0 {
-				to = append(to, p[end-1])
-			}
-			if p = p[n:]; end > 0 {
-				e.state = 0
-			}
-		case e.state < named && p[0] == idName[e.state]:
-			e.state, p = e.state+1, p[1:]
-		case e.state == named && (p[0] == ':' || p[0] == '\r' || p[0] == '\n'):
-			to, e.state = append(to, ':'), inID // a comment: an empty line would end the event
-			if e.id != "" {
-				to = append(append(to[:len(to)-1], "id: "...), e.id...)
-			}
-		default:
-			to, e.state = append(to, idName[:e.state]...), inLine
+		if e.line == lineUnknown {
+			to, p = e.readName(to, p)
+			continue
 		}
+		n := bytes.IndexAny(p, "\r\n")
+		end := n + 1
+		if n < 0 {
+			n, end = len(p), len(p)
+		}
+		if e.line == lineOther {
+			to = append(to, p[:n]...)
+		}
+		if n < end {
+			e.line, e.last = lineUnknown, p[n]
+		}
+		to, p = append(to, p[n:end]...), p[end:]
 	}
 	return to
+}
+
+// readName reads the next byte of a name, unless that ends before it.
+func (e *eventIDs) readName(to, p []byte) (_, rest []byte) {
+	c := p[0]
+	for _, name := range []string{"id", "data"} {
+		if n := len(e.name); n < len(name) && name[:n] == e.name && name[n] == c {
+			e.name = name[:n+1]
+			return to, p[1:]
+		}
+	}
+	lineEnd := c == '\r' || c == '\n'
+	ends := c == ':' || lineEnd
+	switch e.line = lineOther; {
+	case ends && e.name == "id":
+		e.line, e.hasID = lineID, true
+		to = e.appendLine(to)
+	case lineEnd && e.name == "" && (c == '\r' || e.last != '\r'):
+		if e.hasData && !e.hasID && !e.settled && e.id != "" {
+			to = append(e.appendLine(to), '\n')
+		}
+		e.hasID, e.hasData = false, false
+	default:
+		e.hasData = e.hasData || ends && e.name == "data"
+		to = append(to, e.name...)
+	}
+	e.name = ""
+	return to, p
+}
+
+// appendLine appends the line of the id. Without one it is a comment: an empty line would end the event.
+func (e *eventIDs) appendLine(to []byte) []byte {
+	if e.id == "" {
+		return append(to, ':')
+	}
+	return append(append(to, "id: "...), e.id...)
 }

@@ -27,23 +27,33 @@ func TestEventIDs(t *testing.T) {
 	}
 }
 
-// Each id of a stream is replaced or removed, however its bytes come. All else stays.
+// Each id of a stream is replaced or removed, however its bytes come, and an event with data and no id gets one.
+// All else stays.
 func TestReplacedEventIDs(t *testing.T) {
 	for stream, want := range map[string]string{
-		"id: 7\ndata: x\n\n":                        "ID\ndata: x\n\n",
-		"data: x\nid:7\n\nid\ndata: y\n\n":          "data: x\nID\n\nID\ndata: y\n\n",
-		"id: a:b\r\nid\r\rdata: id: 7\r\n":          "ID\r\nID\r\rdata: id: 7\r\n",
-		"idx: 7\ni: 7\n id: 7\nID: 7\n: id\nid :\n": "idx: 7\ni: 7\n id: 7\nID: 7\n: id\nid :\n",
-		"\n\r\n\nid: 7\n\n":                         "\n\r\n\nID\n\n",
+		"id: 7\ndata: x\n\n":                           "ID\ndata: x\n\n",
+		"data: x\nid:7\n\nid\ndata: y\n\n":             "data: x\nID\n\nID\ndata: y\n\n",
+		"id: a:b\r\nid\r\rdata: id: 7\r\ndata\r\n\r\n": "ID\r\nID\r\rdata: id: 7\r\ndata\r\n+\r\n",
+		"id: 7\r\ndata: x\r\n\r\ndata: y\r\n\r\n":      "ID\r\ndata: x\r\n\r\ndata: y\r\n+\r\n",
+		"idx: 7\ni: 7\n id: 7\nID: 7\n: id\nid :\n":    "idx: 7\ni: 7\n id: 7\nID: 7\n: id\nid :\n",
+		"dat: 7\ndatas\n: data\n data: 7\n\n":          "dat: 7\ndatas\n: data\n data: 7\n\n",
+		"\n\r\n\nid: 7\n\n":                            "\n\r\n\nID\n\n",
+		"event: a\ndata: x\n\n: data\n\ndata\n\n":      "event: a\ndata: x\n+\n: data\n\ndata\n+\n",
 	} {
-		for id, line := range map[string]string{"ours": "id: ours", "": ":"} {
-			for size := range 4 {
-				ids, got := eventIDs{id: id}, ""
-				for piece := range slices.Chunk([]byte(stream), size+1) {
-					got += string(ids.replace(piece))
-				}
-				if want := strings.ReplaceAll(want, "ID\n", line+"\n"); got != strings.ReplaceAll(want, "ID\r", line+"\r") {
-					t.Errorf("%q with %q in pieces of %d: got %q, want %q", stream, id, size+1, got, want)
+		for id, lines := range map[string][]string{"ours": {"id: ours", "id: ours\n"}, "": {":", ""}} {
+			for size := range 6 {
+				for _, settled := range []bool{false, true} {
+					ids, got := eventIDs{id: id, settled: settled}, ""
+					for piece := range slices.Chunk([]byte(stream), size+1) {
+						got += string(ids.replace(piece))
+					}
+					added := lines[1]
+					if settled {
+						added = ""
+					}
+					if want := strings.NewReplacer("ID\n", lines[0]+"\n", "ID\r", lines[0]+"\r", "+", added).Replace(want); got != want {
+						t.Errorf("%q with %q in pieces of %d: got %q, want %q", stream, id, size+1, got, want)
+					}
 				}
 			}
 		}

@@ -44,11 +44,11 @@ type Answer interface {
 	// Begin starts with the status and the header. take takes room for the response from the room of the
 	// answer. Begin reports whether the answer is a stream, of which the response is a part.
 	Begin(status int, header http.Header, take func(room *budget.Allowance, bytes int) bool) (stream bool)
-	// Rewrite returns the next bytes of the answer as its client gets them, and as Feed reads them.
-	Rewrite(p []byte) []byte
 	// Feed reads bytes of the answer. before is how many of them come before the response is whole, and
 	// ended reports whether it is.
 	Feed(p []byte) (before int, ended bool)
+	// Rewrite returns the next bytes of the answer as its client gets them. Feed has read them.
+	Rewrite(p []byte) []byte
 	// Outgrow ends a response that is too large.
 	Outgrow()
 	// Early reports whether the response has ended, and the answer goes on.

@@ -102,6 +102,12 @@ func injected() map[string]request {
 				" --verify=github={file./secrets/github/w/github} --dedup timeout 5m --dedup on_unknown hold --file /data/dedup",
 		},
 	}
+	withConfig := annotated("config-map", "payments-dedup-v1")
+	all["a Caddyfile"] = request{pod: newPod(withConfig), args: "run --config /etc/caddy/Caddyfile"}
+	all["a Caddyfile with a file, and other ports"] = request{
+		pod:  newPod(withConfig, inFile, annotated("port", "9000", "health-port", "9001"), withVolume("caddy-dedup-data", claim)),
+		args: "run --config /etc/caddy/Caddyfile",
+	}
 	for _, c := range []struct {
 		annotations []string
 		flags       string // in place of "--dedup timeout 30s"
@@ -146,6 +152,7 @@ func refused() map[string]request {
 		"an empty label":            {pod: newPod(func(p *corev1.Pod) { p.Labels["caddy-dedup/inject"] = "" }), reason: `the label caddy-dedup/inject is ""`},
 		"the sidecar's port":        {pod: newPod(withContainer("helper", 9, 8080)), reason: "a container of the pod has the port 8080, which is the sidecar's"},
 		"the probes' port":          {pod: newPod(withContainer("helper", 8081)), reason: "a container of the pod has the port 8081, which is that of the sidecar's probes"},
+		"an empty config-map":       {pod: newPod(func(p *corev1.Pod) { p.Annotations["caddy-dedup/config-map"] = "" }), reason: `caddy-dedup/config-map is ""`},
 		"a verify of nothing": {pod: newPod(annotated("verify", " , ", "paths", "/w/*")),
 			reason: "caddy-dedup/verify has something that is not a provider, a Secret and its key"},
 	}
@@ -176,6 +183,9 @@ func refused() map[string]request {
 		"caddy-dedup/verify names sns, which no annotation can verify":                                         {"providers", "sns", "paths", "/w/*", "verify", "sns=w/a"},
 		"names square, twilio, which no annotation can verify":                                                 {"providers", "square,twilio", "paths", "/w/*", "verify", "square=w/a,twilio=w/b"},
 		"caddy-dedup/verify needs caddy-dedup/paths":                                                           {"providers", "github", "verify", "github=w/a"},
+		`caddy-dedup/config-map is "Payments"; write the name of a ConfigMap`:                                  {"config-map", "Payments"},
+		"the Caddyfile of caddy-dedup/config-map takes the place of caddy-dedup/providers":                     {"config-map", "dedup", "providers", "github"},
+		"takes the place of caddy-dedup/on-unknown, caddy-dedup/timeout; write this into the Caddyfile":        {"config-map", "dedup", "timeout", "30s", "on-unknown", "release"},
 	} {
 		all[reason] = request{pod: newPod(annotated(pairs...)), reason: reason}
 	}

@@ -1,6 +1,7 @@
 package test
 
 import (
+	"cmp"
 	"fmt"
 	"regexp"
 	"slices"
@@ -12,6 +13,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/apimachinery/pkg/runtime"
 )
 
 func TestPoliciesInject(t *testing.T) {
@@ -48,11 +50,8 @@ func (r request) wrong(t *testing.T, got *corev1.Pod) string {
 	if problem := unlikeTheManifest(t, sidecar); problem != "" {
 		return problem
 	}
-	if from := fmt.Sprintf("--from :%d ", sidecar.Ports[0].ContainerPort); !strings.Contains(args, from) {
-		return "its port is that of " + from
-	}
-	if health := fmt.Sprintf("--health :%d ", sidecar.Ports[1].ContainerPort); !strings.Contains(args, health) {
-		return "its probes' port is that of " + health
+	if problem := r.wrongPorts(sidecar); problem != "" {
+		return problem
 	}
 	image := r.pod.Annotations["caddy-dedup/image"]
 	if image == "" {
@@ -66,7 +65,7 @@ func (r request) wrong(t *testing.T, got *corev1.Pod) string {
 		secret = *from.SecretKeyRef
 	}
 	wanted, size := corev1.SecretKeySelector{Key: "redis-url"}, "64Mi"
-	if wanted.Name = r.pod.Annotations["caddy-dedup/redis-secret"]; strings.Contains(args, "--file /data/") {
+	if wanted.Name = r.pod.Annotations["caddy-dedup/redis-secret"]; r.pod.Annotations["caddy-dedup/store"] == "file" {
 		wanted, size = corev1.SecretKeySelector{}, "1Gi"
 	}
 	if secret != wanted {
@@ -91,6 +90,16 @@ func (r request) wrong(t *testing.T, got *corev1.Pod) string {
 			}
 		}
 	}
+	// So is the Caddyfile, with what the one of the manifest counts on.
+	if name := r.pod.Annotations["caddy-dedup/config-map"]; name != "" {
+		mounts = append(mounts, corev1.VolumeMount{Name: "caddy-dedup-config", MountPath: "/etc/caddy", ReadOnly: true})
+		if config := volume(got.Spec, "caddy-dedup-config"); config.ConfigMap == nil || config.ConfigMap.Name != name {
+			return "its Caddyfile is in " + inJSON(config)
+		}
+		if upstream, admin := variable(sidecar, "UPSTREAM_PORT").Value, variable(sidecar, "CADDY_ADMIN").Value; upstream != r.pod.Annotations["caddy-dedup/upstream-port"] || admin != "unix//data/admin.sock" {
+			return fmt.Sprintf("UPSTREAM_PORT is %q and CADDY_ADMIN %q", upstream, admin)
+		}
+	}
 	if !slices.Equal(mounted, files) || !equality.Semantic.DeepEqual(sidecar.VolumeMounts, mounts) {
 		return fmt.Sprintf("it has the files %q, and mounts %s; want %q", mounted, inJSON(sidecar.VolumeMounts), files)
 	}
@@ -102,6 +111,19 @@ func (r request) wrong(t *testing.T, got *corev1.Pod) string {
 	})
 	if !equality.Semantic.DeepEqual(rest, r.pod) {
 		return "besides the sidecar, it was changed to " + inJSON(rest)
+	}
+	return ""
+}
+
+// wrongPorts says in what the ports of a sidecar are not those that its arguments, or the annotations
+// beside a Caddyfile, name.
+func (r request) wrongPorts(sidecar corev1.Container) string {
+	wanted := regexp.MustCompile(`^proxy --from :(\d+) .*--health :(\d+) `).FindStringSubmatch(strings.Join(sidecar.Args, " "))
+	if r.pod.Annotations["caddy-dedup/config-map"] != "" {
+		wanted = []string{"", cmp.Or(r.pod.Annotations["caddy-dedup/port"], "8080"), cmp.Or(r.pod.Annotations["caddy-dedup/health-port"], "8081")}
+	}
+	if wanted == nil || fmt.Sprint(sidecar.Ports[0].ContainerPort) != wanted[1] || fmt.Sprint(sidecar.Ports[1].ContainerPort) != wanted[2] {
+		return fmt.Sprintf("its ports are %s; want %q", inJSON(sidecar.Ports), wanted)
 	}
 	return ""
 }
@@ -138,14 +160,33 @@ func TestWithoutTheMutatingPolicyPodsAreRefused(t *testing.T) {
 // The example's pods get the sidecar, and what stands beside them fits it.
 func TestExampleOfInjection(t *testing.T) {
 	objects := manifest(t, "examples/injected/payments.yaml")
-	template := the[*appsv1.Deployment](t, objects).Spec.Template
-	pod := &corev1.Pod{ObjectMeta: template.ObjectMeta, Spec: template.Spec}
-	pod.Namespace, pod.GenerateName = "shop", "payments-"
-	got, err := start(t, "mutating.yaml", "validating.yaml").create(pod)
+	got, err := start(t, "mutating.yaml", "validating.yaml").create(examplePod(t, objects))
 	if err != nil {
 		t.Fatal(err)
 	}
 	wantFitting(t, got.Spec, objects)
+}
+
+// A Caddyfile of the component, in a ConfigMap of its own, fits an injected pod as well.
+func TestInjectedCaddyfile(t *testing.T) {
+	objects := manifest(t, "examples/injected/payments.yaml")
+	config := the[*corev1.ConfigMap](t, kustomize(t, "../examples/recipe"))
+	pod := examplePod(t, objects)
+	annotated("config-map", config.Name, "providers", "", "paths", "", "verify", "")(pod)
+	got, err := start(t, "mutating.yaml", "validating.yaml").create(pod)
+	if err != nil {
+		t.Fatal(err)
+	}
+	wantFitting(t, got.Spec, append(objects, config))
+}
+
+// examplePod returns the pod that a ReplicaSet makes for the Deployment among the objects.
+func examplePod(t *testing.T, objects []runtime.Object) *corev1.Pod {
+	t.Helper()
+	template := the[*appsv1.Deployment](t, objects).Spec.Template
+	pod := &corev1.Pod{ObjectMeta: template.ObjectMeta, Spec: template.Spec}
+	pod.Namespace, pod.GenerateName = "shop", "payments-"
+	return pod
 }
 
 // The policies are for new pods alone. Those for labelled pods refuse them if they fail, and

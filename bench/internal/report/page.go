@@ -11,6 +11,11 @@ import (
 //	<!-- bench:requests -->
 //	...
 //	<!-- /bench -->
+//
+// A name may be followed by rows and columns of its table, which then has only these, and only
+// medians:
+//
+//	<!-- bench:requests first/file first/redis by-cpu -->
 const (
 	markBegin = "<!-- bench:"
 	markEnd   = "<!-- /bench -->"
@@ -23,21 +28,29 @@ func (r *Result) WritePage(path string) error {
 	if err != nil {
 		return err
 	}
-	text, err := fill(string(page), r.parts())
+	text, err := fill(string(page), r.part)
 	if err != nil {
 		return fmt.Errorf("%s: %w", path, err)
 	}
 	return os.WriteFile(path, []byte(text), 0o644)
 }
 
-// parts are the texts of a page by their names.
-func (r *Result) parts() map[string]string {
-	parts := map[string]string{"run": r.about()}
-	// Measured together, shown together: each table says of which run it is.
-	for _, g := range r.Groups {
-		parts[g.Name] = g.Markdown() + "\n" + r.origin() + "\n"
+// part returns the text for a place of a page, empty for what was not measured.
+func (r *Result) part(place string) string {
+	name, only, _ := strings.Cut(place, " ")
+	if name == "run" {
+		return r.about()
 	}
-	return parts
+	for _, g := range r.Groups {
+		if g.Name == name {
+			if only != "" {
+				g = g.only(strings.Fields(only))
+			}
+			// Measured together, shown together: each table says of which run it is.
+			return g.Markdown() + "\n" + r.origin() + "\n"
+		}
+	}
+	return ""
 }
 
 func (r *Result) origin() string {
@@ -71,7 +84,7 @@ func (r *Result) about() string {
 }
 
 // fill puts the parts in their places.
-func fill(page string, parts map[string]string) (string, error) {
+func fill(page string, part func(place string) string) (string, error) {
 	var b strings.Builder
 	for {
 		before, rest, found := strings.Cut(page, markBegin)
@@ -84,7 +97,7 @@ func fill(page string, parts map[string]string) (string, error) {
 		if !closed || !ended || strings.Contains(old, markBegin) {
 			return "", fmt.Errorf("%s%s has no end; it is %s", markBegin, firstLine(name), markEnd)
 		}
-		if text, measured := parts[name]; measured {
+		if text := part(name); text != "" {
 			old = "\n" + text + "\n"
 		}
 		b.WriteString(markBegin + name + " -->\n" + old + markEnd)

@@ -86,6 +86,9 @@ const page = `# A page
 old
 <!-- /bench -->
 between
+<!-- bench:requests first/file ratio -->
+old
+<!-- /bench -->
 <!-- bench:growth-table -->
 kept
 <!-- /bench -->
@@ -94,7 +97,7 @@ end
 
 func TestAPageIsBroughtUpToDate(t *testing.T) {
 	dir := t.TempDir()
-	path := filepath.Join(dir, "performance.md")
+	path := filepath.Join(dir, "page.md")
 	if err := os.WriteFile(path, []byte(page), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -108,10 +111,10 @@ func TestAPageIsBroughtUpToDate(t *testing.T) {
 		t.Fatal(err)
 	}
 	got := string(text)
-	if strings.Contains(got, "old") || strings.Count(got, "0.50 (0.40 to 0.60)") != 1 || strings.Count(got, "Commit abc1234, 2026-01-02.") != 1 {
+	if strings.Contains(got, "old") || strings.Count(got, "0.50 (0.40 to 0.60)") != 1 || strings.Count(got, "Commit abc1234, 2026-01-02.") != 2 {
 		t.Errorf("the table is not there once:\n%s", got)
 	}
-	for _, words := range []string{"# A page\n", "\nbetween\n", "\nkept\n", "\nend\n"} {
+	for _, words := range []string{"# A page\n", "\nbetween\n", "| case | of plain |\n|---|---:|\n| first \\| file | 0.50 |\n\n", "\nkept\n", "\nend\n"} {
 		if !strings.Contains(got, words) {
 			t.Errorf("the page has no %q:\n%s", words, got)
 		}
@@ -120,7 +123,7 @@ func TestAPageIsBroughtUpToDate(t *testing.T) {
 
 func TestAPlaceWithoutAnEndIsAnError(t *testing.T) {
 	for _, bad := range []string{"<!-- bench:a -->\n", "<!-- bench:a -->\n<!-- bench:b -->\n<!-- /bench -->", "<!-- bench:a\n"} {
-		if got, err := fill(bad, map[string]string{"a": "x"}); err == nil {
+		if got, err := fill(bad, func(string) string { return "x" }); err == nil {
 			t.Errorf("%q is filled to %q", bad, got)
 		}
 	}

@@ -3,6 +3,7 @@ package report
 import (
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"text/tabwriter"
 
@@ -50,6 +51,23 @@ func (g Group) used() (columns []Column) {
 		}
 	}
 	return columns
+}
+
+// only returns the table with these rows and columns, and without the spread of the rounds.
+func (g Group) only(names []string) Group {
+	columns, rows := g.Columns, g.Rows
+	g.Columns, g.Rows = nil, nil
+	for _, c := range columns {
+		if c.Spread = false; slices.Contains(names, c.Key) {
+			g.Columns = append(g.Columns, c)
+		}
+	}
+	for _, row := range rows {
+		if slices.Contains(names, row.Name) {
+			g.Rows = append(g.Rows, row)
+		}
+	}
+	return g
 }
 
 // cells are the lines of the table, the first one its head.

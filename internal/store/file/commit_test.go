@@ -31,7 +31,7 @@ func (f *faulty) countFlushes() *atomic.Int64 {
 	return flushes
 }
 
-// docs/capacity.md has these numbers.
+// docs/costs.md has these numbers.
 func TestFlushesPerRequest(t *testing.T) {
 	fs := newFaulty(newMemory())
 	s := openStore(t, fs, storePath)

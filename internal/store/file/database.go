@@ -20,7 +20,7 @@ import (
 )
 
 // The memory of pebble, and how it merges tables. Keys are random, so a merge into a level rewrites
-// all of that level, and few large merges are cheaper than many small ones. docs/operations.md
+// all of that level, and few large merges are cheaper than many small ones. docs/file-store.md
 // documents the bounds.
 const (
 	cacheBytes      = 16 << 20 // with the memtables in it

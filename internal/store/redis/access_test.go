@@ -1,11 +1,9 @@
 package redis
 
 import (
-	"context"
 	"crypto/tls"
 	"crypto/x509"
 	"fmt"
-	"net"
 	"os"
 	"strings"
 	"testing"
@@ -15,54 +13,34 @@ import (
 	"github.com/caddy-dedup/caddy-dedup/internal/store/storetest"
 )
 
-// useAll uses every operation at least once, and calls before each of them.
+// useAll has a store do every operation, and then forgets its key. It calls before each of them.
 func useAll(t *testing.T, s *Store, before ...func()) {
 	t.Helper()
-	next := func() {
+	woken := make(chan idempotency.Key, 1)
+	stop, run := s.Subscribe(func(key idempotency.Key) { woken <- key }), claimOf("waited for", "token")
+	record := mustClaim(t, s, run, idempotency.Proceed).Record
+	mustWait(t, s, withToken(run, "waits"))
+	mustSettle(t, s, run, record, kept(small))
+	mustBeWoken(t, woken, run.Key)
+	stop()
+	forgets(t, s, run)
+	for name, o := range operations {
+		c := claimOf(name, "token")
+		if o.claims != nil {
+			o.claims(&c)
+		}
+		found := o.finds(t, s, c)
 		for _, do := range before {
 			do()
 		}
-	}
-	woken := make(chan idempotency.Key, 10)
-	defer s.Subscribe(func(key idempotency.Key) { woken <- key })()
-	for name, settlement := range map[string]idempotency.Settlement{
-		"small": kept(small), "large": kept(large), "released": released(),
-	} {
-		c := claimOf(name, "token-of-"+name)
-		next()
-		claimed := mustClaim(t, s, c, idempotency.Proceed)
-		waiting := claimOf(name, "waiting")
-		waiting.Waits = true
-		next()
-		mustClaim(t, s, waiting, idempotency.WaitForRun)
-		next()
-		must(t, s.Renew(ctx, c))
-		next()
-		mustSettle(t, s, c, claimed.Record, settlement)
-		mustBeWoken(t, woken, c.Key)
-		if response, err := s.Response(ctx, c.Key, c.Token); err != nil || response == nil || string(response.Body) != string(settlement.Response.Body) {
-			t.Fatalf("response: %v, %v", response, err)
+		must(t, storetest.ErrOf(o.do(s, c, found)), name)
+		o.check(t, s, c, found)
+		if record, _, err := s.Lookup(ctx, c.Key); err == nil && record != nil {
+			if record.State == idempotency.InFlight {
+				mustSettle(t, s, c, record, kept(small))
+			}
+			forgets(t, s, c)
 		}
-		next()
-		if record, _, err := s.Lookup(ctx, c.Key); err != nil || record.State != settlement.State {
-			t.Fatalf("lookup: %+v, %v", record, err)
-		}
-	}
-	mustClaim(t, s, claimOf("large", "again"), idempotency.ReplayKept)
-	again := claimOf("released", "again")
-	next()
-	mustSettle(t, s, again, mustClaim(t, s, again, idempotency.Proceed).Record, kept(small))
-	next()
-	if keys := listAll(t, s); len(keys) != 3 {
-		t.Fatalf("list: %d records; want 3", len(keys))
-	}
-	for _, name := range []string{"small", "large", "released"} {
-		next()
-		if found, err := s.Change(ctx, keyOf(name), idempotency.Change{State: idempotency.Released, Token: "operator"}); err != nil || found.State != idempotency.Complete {
-			t.Fatalf("release: %+v, %v", found, err)
-		}
-		next()
-		must(t, s.Forget(ctx, keyOf(name), idempotency.Precondition{}))
 	}
 }
 
@@ -84,13 +62,13 @@ func allow(o Options, servers ...*redistest.Server) {
 	}
 }
 
-// docs/operations.md has the rules that the error after a NOPERM names.
+// docs/redis.md has the rules that the error after a NOPERM names.
 func TestAccessRulesOfThePage(t *testing.T) {
-	page, err := os.ReadFile("../../../docs/operations.md")
+	page, err := os.ReadFile("../../../docs/redis.md")
 	must(t, err)
 	for _, rules := range []string{access(DefaultPrefix), sentinelAccess} {
 		if !strings.Contains(string(page), "\n"+rules+"\n") {
-			t.Errorf("operations.md lacks the line %s", rules)
+			t.Errorf("redis.md lacks the line %s", rules)
 		}
 	}
 }
@@ -161,44 +139,6 @@ func TestTLSOfRedis(t *testing.T) {
 	if _, err := s.Claim(ctx, claimOf("a", "token")); err == nil {
 		t.Error("a server with TLS took a connection in the clear")
 	}
-}
-
-// Close returns no error if TLS cannot send its close_notify because the connection is broken.
-func TestCloseAfterTheServerHungUp(t *testing.T) {
-	certificates := redistest.NewCertificates(t)
-	o := Options{Addresses: []string{redistest.StartTLS(t, certificates).Addr}, Timeout: busyTimeout}
-	closed := make(chan error, 1)
-	o.dial = func(ctx context.Context, network, address string) (net.Conn, error) {
-		conn, err := (&tls.Dialer{Config: knownTo(t, certificates)}).DialContext(ctx, network, address)
-		if err != nil {
-			return nil, err
-		}
-		return cutConn{conn.(*tls.Conn), closed}, nil
-	}
-	s := openWith(t, o)
-	mustClaim(t, s, claimOf("a", "token"), idempotency.Proceed)
-	wantErr(t, s.Close(), nil)
-	if err := <-closed; err == nil {
-		t.Error("TLS sent its close_notify, so nothing was tested")
-	}
-}
-
-// cutConn is cut below TLS before it is closed.
-type cutConn struct {
-	*tls.Conn
-	closed chan<- error
-}
-
-func (c cutConn) Close() error {
-	if err := c.NetConn().(*net.TCPConn).CloseWrite(); err != nil {
-		return err
-	}
-	err := c.Conn.Close()
-	select {
-	case c.closed <- err:
-	default: // a second connection, which a busy machine may dial
-	}
-	return err
 }
 
 // knownTo returns a TLS config that a server with these certificates accepts.

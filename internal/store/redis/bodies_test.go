@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -22,111 +23,103 @@ import (
 	"github.com/caddy-dedup/caddy-dedup/internal/store/storetest"
 )
 
-// slowLink lets bytes through at a rate, those of all connections together.
-type slowLink struct {
-	mu  sync.Mutex
-	per time.Duration // for each KiB
-}
-
-func (l *slowLink) pass(n int) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	time.Sleep(time.Duration(n) * l.per / 1024)
-}
-
-func (l *slowLink) dial(ctx context.Context, network, address string) (net.Conn, error) {
-	raw, err := new(net.Dialer).DialContext(ctx, network, address)
-	return &linkedConn{Conn: raw, link: l}, err
-}
-
-type linkedConn struct {
-	net.Conn
-	link     *slowLink
-	mu       sync.Mutex
-	deadline time.Time
-}
-
-func (c *linkedConn) SetDeadline(t time.Time) error {
-	return errors.Join(c.SetReadDeadline(t), c.SetWriteDeadline(t))
-}
-
-func (c *linkedConn) SetWriteDeadline(t time.Time) error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.deadline = t
-	return c.Conn.SetWriteDeadline(t)
-}
-
-func (c *linkedConn) Write(b []byte) (n int, err error) {
-	for err == nil && n < len(b) {
-		piece := b[n:min(len(b), n+8<<10)]
-		c.link.pass(len(piece))
-		c.mu.Lock()
-		late := !c.deadline.IsZero() && time.Now().After(c.deadline)
-		c.mu.Unlock()
-		if late {
-			return n, &net.OpError{Op: "write", Net: "tcp", Err: context.DeadlineExceeded}
-		}
-		var m int
-		m, err = c.Conn.Write(piece)
-		n += m
-	}
-	return n, err
-}
-
-func (c *linkedConn) Read(b []byte) (int, error) {
-	n, err := c.Conn.Read(b[:min(len(b), 8<<10)])
-	c.link.pass(n)
-	return n, err
-}
-
 func bodyOf(n, size int) idempotency.Settlement {
 	settlement := kept(small)
 	settlement.Response.Body = fmt.Appendf(make([]byte, 0, size), "%08d", n)[:size]
 	return settlement
 }
 
+// slowConn needs so much time for each KiB, of all connections together. Of turn, one moves at a time: with a mutex, the
+// clock of synctest would stop, and so it takes at once what a server sends.
+type slowConn struct {
+	net.Conn // what the server has sent
+	server   net.Conn
+	per      time.Duration
+	turn     chan struct{}
+	writeBy  atomic.Int64
+}
+
+func slowly(server net.Conn, per time.Duration, turn chan struct{}) *slowConn {
+	received, sends := net.Pipe()
+	c := &slowConn{Conn: received, server: server, per: per, turn: turn}
+	sent := make(chan []byte, 4096)
+	go func() {
+		defer close(sent)
+		for b := make([]byte, 8<<10); ; {
+			n, err := server.Read(b)
+			if err != nil {
+				return
+			}
+			sent <- bytes.Clone(b[:n])
+		}
+	}()
+	go func() {
+		for b := range sent {
+			c.pass(len(b))
+			_, _ = sends.Write(b)
+		}
+		_ = sends.Close()
+	}()
+	return c
+}
+
+func (c *slowConn) pass(n int) {
+	c.turn <- struct{}{}
+	time.Sleep(time.Duration(n) * c.per / 1024)
+	<-c.turn
+}
+
+func (c *slowConn) Write(b []byte) (int, error) {
+	c.pass(len(b))
+	if by := c.writeBy.Load(); by > 0 && time.Now().UnixNano() > by {
+		return 0, os.ErrDeadlineExceeded
+	}
+	return c.server.Write(b)
+}
+
+func (c *slowConn) SetWriteDeadline(t time.Time) error {
+	c.writeBy.Store(max(0, t.UnixNano()))
+	return nil
+}
+
+func (c *slowConn) SetDeadline(t time.Time) error {
+	return errors.Join(c.SetReadDeadline(t), c.SetWriteDeadline(t))
+}
+
+func (c *slowConn) Close() error { return errors.Join(c.Conn.Close(), c.server.Close()) }
+
 // Each body needs longer than an operation may take, and together they need far longer than a connection
 // may be idle.
 func TestLargeResponsesOverASlowLink(t *testing.T) {
-	const bodies, size = 8, 1 << 20
-	server := redistest.Start(t)
-	s := closeAtEnd(t, openWith(t, Options{
-		Addresses: []string{server.Addr}, Timeout: 300 * time.Millisecond,
-		dial: (&slowLink{per: 400 * time.Microsecond}).dial, // 2.5 MB/s
-	}))
-	each := func(what string, f func(n int, c idempotency.Claim) error) {
-		t.Helper()
-		var all sync.WaitGroup
-		for n := range bodies {
-			all.Go(func() {
-				if err := f(n, claimOf(fmt.Sprint(n), fmt.Sprint("token ", n))); err != nil {
-					t.Errorf("%s %d: %v", what, n, err)
-				}
-			})
+	inBubble(t, func(t *testing.T, server fake) {
+		const bodies, size, timeout = 8, 1 << 20, 300 * time.Millisecond
+		turn := make(chan struct{}, 1)
+		s := closeAtEnd(t, openWith(t, Options{Addresses: []string{"pipe:1"}, Timeout: timeout, dial: func(ctx context.Context, network, address string) (net.Conn, error) {
+			conn, err := dialMini(server.Miniredis)(ctx, network, address)
+			return slowly(conn, 400*time.Microsecond, turn), err // 2.5 MB/s
+		}}))
+		records := claimMany(t, s, "", bodies)
+		each := func(do func(ctx context.Context, n int, key idempotency.Key) error) {
+			var all sync.WaitGroup
+			for n := range bodies {
+				all.Go(func() {
+					ctx, cancel := idempotency.WithProgress(ctx, timeout)
+					defer cancel()
+					wantErr(t, do(ctx, n, keyOf(fmt.Sprint(n))), nil, n)
+				})
+			}
+			all.Wait()
 		}
-		all.Wait()
-	}
-	records := make([]*idempotency.Record, bodies)
-	for n := range records {
-		records[n] = mustClaim(t, s, claimOf(fmt.Sprint(n), fmt.Sprint("token ", n)), idempotency.Proceed).Record
-	}
-	step := func() (context.Context, context.CancelFunc) {
-		return idempotency.WithProgress(context.Background(), 300*time.Millisecond)
-	}
-	each("settle", func(n int, c idempotency.Claim) error {
-		ctx, cancel := step()
-		defer cancel()
-		return s.Settle(ctx, c.Key, records[n], bodyOf(n, size))
-	})
-	each("read", func(n int, c idempotency.Claim) error {
-		ctx, cancel := step()
-		defer cancel()
-		response, err := s.Response(ctx, c.Key, c.Token)
-		if err == nil && !bytes.Equal(response.Body, bodyOf(n, size).Response.Body) {
-			err = errors.New("another body")
-		}
-		return err
+		each(func(ctx context.Context, n int, key idempotency.Key) error {
+			return s.Settle(ctx, key, records[fmt.Sprint(n)], bodyOf(n, size))
+		})
+		each(func(ctx context.Context, n int, key idempotency.Key) error {
+			response, err := s.Response(ctx, key, "token")
+			if err == nil && !bytes.Equal(response.Body, bodyOf(n, size).Response.Body) {
+				err = errors.New("another body")
+			}
+			return err
+		})
 	})
 }
 
@@ -147,6 +140,7 @@ func failing(s *Store, fail func() error) {
 func TestBodyThatTheServerNeverTakes(t *testing.T) {
 	var timeout error = &bodyError{sent: true, err: &net.OpError{Op: "write", Err: context.DeadlineExceeded}}
 	var closed error = &bodyError{sent: true, err: io.EOF, dialed: time.Now().Add(time.Hour)} // for the body
+	protocol := answerError("ERR Protocol error: invalid bulk length")
 	for name, test := range map[string]struct {
 		errs    []error
 		answers bool // other commands, in between
@@ -154,49 +148,39 @@ func TestBodyThatTheServerNeverTakes(t *testing.T) {
 	}{
 		"four do not get through":         {[]error{timeout, timeout, timeout, timeout}, true, "4 times a body"},
 		"two close the connection":        {[]error{closed, closed}, true, "raise its limit for one value"},
-		"two protocol errors":             {[]error{protocolError{}, protocolError{}}, true, "raise its limit for one value"},
+		"two protocol errors":             {[]error{protocol, protocol}, true, "raise its limit for one value"},
 		"closed in turn with one that is": {[]error{closed, timeout, closed}, true, ""},
 		"a server that hangs":             {slices.Repeat([]error{timeout}, 20), false, ""},
 		"a server that restarts":          {slices.Repeat([]error{closed}, 20), false, ""},
-		"a server that is full":           {slices.Repeat([]error{outOfMemory{}}, 20), true, ""},
+		"a server that is full":           {slices.Repeat([]error{answerError("OOM command not allowed when used memory > 'maxmemory'.")}, 20), true, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			_, s := start(t)
-			c := claimOf("a", "token")
-			record := mustClaim(t, s, c, idempotency.Proceed).Record
-			var fails error
-			failing(s, func() error {
-				if test.answers && fails != nil {
-					must(t, s.Renew(ctx, c))
+			inBubble(t, func(t *testing.T, server fake) {
+				s, _ := server.open(t, Options{})
+				c := claimOf("a", "token")
+				record := mustClaim(t, s, c, idempotency.Proceed).Record
+				var fails error
+				failing(s, func() error {
+					if test.answers && fails != nil {
+						must(t, s.Renew(ctx, c))
+					}
+					return fails
+				})
+				for n, err := range test.errs {
+					fails = err
+					got := s.Settle(ctx, c.Key, record, bodyOf(1, 1<<20))
+					last := n == len(test.errs)-1 && test.want != ""
+					if errors.Is(got, idempotency.ErrTooLarge) != last || last && !strings.Contains(got.Error(), test.want) {
+						t.Fatalf("attempt %d: %v", n+1, got)
+					}
 				}
-				return fails
+				fails = nil
+				mustSettle(t, s, c, record, bodyOf(1, 1<<20))
+				mustClaim(t, s, withToken(c, "again"), idempotency.ReplayKept)
 			})
-			for n, err := range test.errs {
-				fails = err
-				got := s.Settle(ctx, c.Key, record, bodyOf(1, 1<<20))
-				last := n == len(test.errs)-1 && test.want != ""
-				if errors.Is(got, idempotency.ErrTooLarge) != last || last && !strings.Contains(got.Error(), test.want) {
-					t.Fatalf("attempt %d: %v", n+1, got)
-				}
-			}
-			fails = nil
-			mustSettle(t, s, c, record, bodyOf(1, 1<<20))
-			mustClaim(t, s, withToken(c, "again"), idempotency.ReplayKept)
 		})
 	}
 }
-
-type protocolError struct{}
-
-func (protocolError) Error() string { return "ERR Protocol error: invalid bulk length" }
-func (protocolError) RedisError()   {}
-
-type outOfMemory struct{}
-
-func (outOfMemory) Error() string {
-	return "OOM command not allowed when used memory > 'maxmemory'."
-}
-func (outOfMemory) RedisError() {}
 
 // Redis closes the connection of a client that announces a larger value than it takes.
 func TestServerWithALimitForOneValue(t *testing.T) {
@@ -218,59 +202,41 @@ func TestServerWithALimitForOneValue(t *testing.T) {
 	mustSettle(t, s, c, record, bodyOf(1, 512<<10))
 }
 
-type tryAgain struct{}
-
-func (tryAgain) Error() string {
-	return "TRYAGAIN Multiple keys request during rehashing of slot"
-}
-func (tryAgain) RedisError() {}
-
 // While a slot is moved, the script is repeated, and not the body, also by later settlements, which may be
 // encrypted differently.
 func TestBodyIsWrittenOnce(t *testing.T) {
-	server, s := start(t)
-	c := claimOf("a", "token")
-	record := mustClaim(t, s, c, idempotency.Proceed).Record
-	moving := true
-	unlessMoving := pipelines(func(ctx context.Context, commands []goredis.Cmder, next goredis.ProcessPipelineHook) error {
-		for i, command := range commands {
-			if moving && strings.HasPrefix(command.Name(), "eval") {
-				command.SetErr(tryAgain{})
-				if i == 0 {
-					return tryAgain{}
-				}
-				return next(ctx, commands[:i])
+	inBubble(t, func(t *testing.T, server fake) {
+		s, _ := server.open(t, Options{})
+		c := claimOf("a", "token")
+		record := mustClaim(t, s, c, idempotency.Proceed).Record
+		moves, sets := true, 0
+		server.on(func(command string, _ ...string) (string, bool, bool) {
+			if command == "set" {
+				sets++
+			}
+			return "-TRYAGAIN Multiple keys request during rehashing of slot\r\n", moves && strings.HasPrefix(command, "eval"), false
+		})
+		for n := range 3 {
+			if err := s.Settle(withTime(t, 50*time.Millisecond), c.Key, record, sealed('a'+byte(n))); !hasCode(err, "TRYAGAIN") {
+				t.Fatalf("settle: %v", err)
 			}
 		}
-		return next(ctx, commands)
-	})
-	s.client.(*goredis.Client).AddHook(unlessMoving)
-	bodyClient(s).AddHook(unlessMoving)
-	sealed := func(nonce byte) idempotency.Settlement {
-		settlement := bodyOf(1, 1<<20)
-		settlement.Response.SealedBy, settlement.Response.Body[0] = "key", nonce
-		return settlement
-	}
-	before := calls(t, server)["set"]
-	for n := range 3 {
-		short, cancel := context.WithTimeout(ctx, 50*time.Millisecond)
-		if err := s.Settle(short, c.Key, record, sealed('a'+byte(n))); !hasCode(err, "TRYAGAIN") {
-			t.Fatalf("settle: %v", err)
+		moves = false
+		mustSettle(t, s, c, record, sealed('z'))
+		storetest.Equal(t, sets, 2, "values were set, the body, and the record by the script")
+		response, err := s.Response(ctx, c.Key, c.Token)
+		if err != nil || response.Body[0] != 'a' {
+			t.Errorf("replayed %v, %v; want the body that was written", response, err)
 		}
-		cancel()
-	}
-	moving = false
-	mustSettle(t, s, c, record, sealed('z'))
-	if n := calls(t, server)["set"] - before; n != 2 { // the body, and the record by the script
-		t.Errorf("%d values were set, want the body once and the record", n)
-	}
-	response, err := s.Response(ctx, c.Key, c.Token)
-	if err != nil || response.Body[0] != 'a' {
-		t.Errorf("replayed %v, %v; want the body that was written", response, err)
-	}
-	if n := command(t, server, "DBSIZE"); n != int64(2) {
-		t.Errorf("%v keys are left: %v", n, command(t, server, "KEYS", "*"))
-	}
+		storetest.Equal(t, len(server.Keys()), 2, "keys are left")
+	})
+}
+
+// sealed returns a settlement with a large body that is encrypted with this nonce.
+func sealed(nonce byte) idempotency.Settlement {
+	settlement := kept(large)
+	settlement.Response.SealedBy, settlement.Response.Body[0] = "key", nonce
+	return settlement
 }
 
 // A server gets two large bodies at a time and gives four, and as many as are together not larger than
@@ -321,58 +287,26 @@ func TestBodiesTakeTurns(t *testing.T) {
 	}
 }
 
-// bufferedConn notes the size of its send buffer, and of the largest write.
-type bufferedConn struct {
-	net.Conn
-	buffer, largest atomic.Int64
-}
-
-func (c *bufferedConn) SetWriteBuffer(bytes int) error {
-	c.buffer.Store(int64(bytes))
-	return nil
-}
-
-func (c *bufferedConn) Write(b []byte) (int, error) {
-	c.largest.Store(max(c.largest.Load(), int64(len(b))))
-	return c.Conn.Write(b)
-}
-
 // The kernel holds little of a body, and the connections of small commands move none.
 func TestBodyConnectionsHaveSmallBuffers(t *testing.T) {
-	server := redistest.Start(t)
-	var mu sync.Mutex
-	var conns []*bufferedConn
-	s := closeAtEnd(t, openWith(t, Options{
-		Addresses: []string{server.Addr}, Timeout: busyTimeout,
-		dial: func(ctx context.Context, network, address string) (net.Conn, error) {
-			raw, err := new(net.Dialer).DialContext(ctx, network, address)
-			c := &bufferedConn{Conn: raw}
-			mu.Lock()
-			defer mu.Unlock()
-			conns = append(conns, c)
-			return c, err
-		},
-	}))
-	c := claimOf("a", "token")
-	record := mustClaim(t, s, c, idempotency.Proceed).Record
-	mustSettle(t, s, c, record, bodyOf(1, 1<<20))
-	mustClaim(t, s, c, idempotency.ReplayKept)
-	mu.Lock()
-	defer mu.Unlock()
-	bodies := 0
-	for _, conn := range conns {
-		switch buffer := conn.buffer.Load(); {
-		case buffer == 0 && conn.largest.Load() > 16<<10:
-			t.Errorf("a connection for small commands wrote %d bytes at once", conn.largest.Load())
-		case buffer == 128<<10 && conn.largest.Load() == 32<<10:
-			bodies++
-		case buffer != 0:
-			t.Errorf("a connection for bodies has a send buffer of %d bytes and wrote %d at once", buffer, conn.largest.Load())
+	inBubble(t, func(t *testing.T, server fake) {
+		s, l := server.open(t, Options{})
+		c := claimOf("a", "token")
+		ends(bodyOf(1, 1<<20))(t, s, c)
+		mustClaim(t, s, c, idempotency.ReplayKept)
+		bodies := 0
+		for _, conn := range l.conns {
+			switch buffer, largest := conn.buffer.Load(), conn.largest.Load(); {
+			case buffer == 128<<10 && largest == 32<<10:
+				bodies++
+			case buffer != 0, largest > 16<<10:
+				t.Errorf("a connection with a send buffer of %d bytes wrote %d at once", buffer, largest)
+			}
 		}
-	}
-	if bodies == 0 {
-		t.Error("no connection for bodies wrote one")
-	}
+		if bodies == 0 {
+			t.Error("no connection for bodies wrote one")
+		}
+	})
 }
 
 // Behind sentinels, bodies go to the master of the small commands, also while a sentinel still names

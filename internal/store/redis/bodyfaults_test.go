@@ -2,15 +2,14 @@ package redis
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
 	"maps"
 	"net"
 	"slices"
-	"strings"
 	"sync"
-	"sync/atomic"
 	"syscall"
 	"testing"
 	"testing/synctest"
@@ -19,7 +18,6 @@ import (
 	goredis "github.com/redis/go-redis/v9"
 
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
-	"github.com/caddy-dedup/caddy-dedup/internal/redistest"
 	"github.com/caddy-dedup/caddy-dedup/internal/store/storetest"
 )
 
@@ -28,162 +26,70 @@ func bodyClient(s *Store) *goredis.Client {
 	return s.bodies.node(s.client.(*goredis.Client).Options().Addr).client
 }
 
-// idleConns are connections that the server can close while they are idle. The kernel takes what fits its
-// send buffer, and then the reset comes.
-type idleConns struct {
-	mu   sync.Mutex
-	open []*idleConn
-	// write is called before a closed one takes bytes.
-	write func()
-}
-
-func (c *idleConns) dial(ctx context.Context, network, address string) (net.Conn, error) {
-	raw, err := new(net.Dialer).DialContext(ctx, network, address)
-	conn := &idleConn{Conn: raw, all: c}
-	conn.left.Store(sendBuffer)
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.open = append(c.open, conn)
-	return conn, err
-}
-
-func (c *idleConns) close() (n int) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for _, conn := range c.open {
-		conn.closed.Store(true)
-	}
-	return len(c.open)
-}
-
-// idleConn is like a connection over TLS: go-redis does not notice that it is closed.
-type idleConn struct {
-	net.Conn
-	all    *idleConns
-	closed atomic.Bool
-	closes atomic.Bool // within a body
-	left   atomic.Int64
-}
-
-func (c *idleConn) Write(b []byte) (int, error) {
-	if c.closes.Load() && len(b) == pieceSize {
-		c.closed.Store(true)
-	}
-	if !c.closed.Load() {
-		return c.Conn.Write(b)
-	}
-	c.all.write()
-	if c.left.Add(-int64(len(b))) < 0 {
-		return 0, &net.OpError{Op: "write", Net: "tcp", Err: syscall.ECONNRESET}
-	}
-	return len(b), nil
-}
-
-func (c *idleConn) Read(b []byte) (int, error) {
-	if c.closed.Load() {
-		return 0, &net.OpError{Op: "read", Net: "tcp", Err: syscall.ECONNRESET}
-	}
-	return c.Conn.Read(b)
-}
-
-// A server that closes idle connections takes every body at the first attempt, also while others move.
+// A server that closes idle connections takes every body at the first attempt.
 func TestBodyAfterIdleConnectionsWereClosed(t *testing.T) {
-	const bodies, size = 4, 1 << 20
-	server := redistest.Start(t)
-	var conns idleConns
-	s := closeAtEnd(t, openWith(t, Options{Addresses: []string{server.Addr}, Timeout: busyTimeout, dial: conns.dial}))
-	conns.write = func() { s.bodies.node(server.Addr).Moved() } // those of others
-	claim := func(n int) (idempotency.Claim, *idempotency.Record) {
-		c := claimOf(fmt.Sprint(n), fmt.Sprint("token ", n))
-		return c, mustClaim(t, s, c, idempotency.Proceed).Record
-	}
-	var all sync.WaitGroup
-	for n := range bodies {
-		c, record := claim(n)
-		all.Go(func() { wantErr(t, s.Settle(ctx, c.Key, record, bodyOf(n, size)), nil, n) })
-	}
-	all.Wait()
-	if n := conns.close(); n < 2 {
-		t.Fatalf("%d connections are closed, want one for bodies and one for others", n)
-	}
-	c, record := claim(bodies)
-	mustSettle(t, s, c, record, bodyOf(bodies, size))
-}
-
-// A body goes to the server of its record, also while the seed of the cluster hangs.
-func TestBodyWhileTheSeedHangs(t *testing.T) {
-	t.Parallel()
-	cluster := redistest.StartCluster(t, 3, 0)
-	seed := cluster.Masters[0]
-	s := closeAtEnd(t, openWith(t, Options{Addresses: []string{seed.Addr}, Cluster: true, Timeout: busyTimeout}))
-	c := claimOf(namesOn(1, 3, "beside the seed")(), "token")
-	record := mustClaim(t, s, c, idempotency.Proceed).Record
-	seed.Pause()
-	defer seed.Resume()
-	mustSettle(t, s, c, record, bodyOf(1, 1<<20))
-	mustClaim(t, s, withToken(c, "again"), idempotency.ReplayKept)
+	inBubble(t, func(t *testing.T, server fake) {
+		s, l := server.open(t, Options{TLS: always(new(tls.Config))})
+		var all sync.WaitGroup
+		for name, record := range claimMany(t, s, "", 2*maxWrites) {
+			all.Go(func() { wantErr(t, s.Settle(ctx, keyOf(name), record, bodyOf(1, 1<<20)), nil) })
+		}
+		all.Wait()
+		l.cut()
+		ends(bodyOf(1, 1<<20))(t, s, claimOf("a", "token"))
+	})
 }
 
 // A settlement of which no byte was sent is no failure of its body, whatever else the server answers.
 func TestBodyThatIsNeverSent(t *testing.T) {
-	server := redistest.Start(t)
-	s := closeAtEnd(t, openWith(t, Options{
-		Addresses: []string{server.Addr}, Timeout: busyTimeout,
-		dial: func(ctx context.Context, network, address string) (net.Conn, error) {
+	inBubble(t, func(t *testing.T, server fake) {
+		s, l := server.open(t, Options{})
+		dial := l.dialServer
+		l.dialServer = func(ctx context.Context, network, address string) (net.Conn, error) {
 			if ctx.Value(moving{}) != nil {
 				<-ctx.Done()
 				return nil, ctx.Err()
 			}
-			return new(net.Dialer).DialContext(ctx, network, address)
-		},
-	}))
-	c := claimOf("a", "token")
-	record := mustClaim(t, s, c, idempotency.Proceed).Record
-	for range 2 * maxBodyFailures {
-		short, cancel := context.WithTimeout(ctx, 10*time.Millisecond)
-		if err := s.Settle(short, c.Key, record, bodyOf(1, 1<<20)); err == nil || errors.Is(err, idempotency.ErrTooLarge) {
-			t.Errorf("settle: %v, want another error", err)
+			return dial(ctx, network, address)
 		}
-		cancel()
-		must(t, s.Renew(ctx, c))
-	}
+		c := claimOf("a", "token")
+		record := mustClaim(t, s, c, idempotency.Proceed).Record
+		for range 2 * maxBodyFailures {
+			if err := s.Settle(withTime(t, 10*time.Millisecond), c.Key, record, kept(large)); err == nil || errors.Is(err, idempotency.ErrTooLarge) {
+				t.Errorf("settle: %v, want another error", err)
+			}
+			must(t, s.Renew(ctx, c))
+		}
+	})
 }
 
 // The server closes each new connection within a body. The body is repeated once in each settlement, and the
 // first failure counts only if the server has answered something since its settlement began.
 func TestBodyBehindWhichEachConnectionIsClosed(t *testing.T) {
-	for _, answers := range []bool{true, false} {
-		server := redistest.Start(t)
-		conns := idleConns{write: func() {}}
-		s := closeAtEnd(t, openWith(t, Options{
-			Addresses: []string{server.Addr}, Timeout: busyTimeout,
-			dial: func(ctx context.Context, network, address string) (net.Conn, error) {
-				conn, err := conns.dial(ctx, network, address)
-				if ctx.Value(moving{}) != nil {
-					conn.(*idleConn).closes.Store(true)
+	for answers, want := range map[bool]int{true: maxBodyCloses, false: maxBodyCloses + 1} {
+		inBubble(t, func(t *testing.T, server fake) {
+			s, l := server.open(t, Options{})
+			c := claimOf("a", "token")
+			record := mustClaim(t, s, c, idempotency.Proceed).Record
+			dialed := l.dials.Load()
+			l.set(func(sent string) fault {
+				if len(sent) != pieceSize {
+					return noFault
 				}
-				return conn, err
-			},
-		}))
-		c := claimOf("a", "token")
-		record := mustClaim(t, s, c, idempotency.Proceed).Record
-		conns.write = func() {
-			if answers {
+				if answers {
+					must(t, s.Renew(ctx, c))
+				}
+				return reset
+			})
+			for n := range want {
+				err := s.Settle(ctx, c.Key, record, bodyOf(1, 1<<20))
+				if errors.Is(err, idempotency.ErrTooLarge) != (n == want-1) {
+					t.Errorf("attempt %d: %v", n+1, err)
+				}
 				must(t, s.Renew(ctx, c))
 			}
-		}
-		dialed, want := len(conns.open), maxBodyCloses
-		if !answers {
-			want++
-		}
-		for n := range want {
-			err := s.Settle(ctx, c.Key, record, bodyOf(1, 1<<20))
-			if errors.Is(err, idempotency.ErrTooLarge) != (n == want-1) {
-				t.Errorf("attempt %d: %v", n+1, err)
-			}
-			must(t, s.Renew(ctx, c))
-		}
-		storetest.Equal(t, len(conns.open)-dialed, 2*want, "connections for the body")
+			storetest.Equal(t, l.dials.Load()-dialed, int64(2*want), "connections for the body")
+		})
 	}
 }
 
@@ -208,49 +114,6 @@ func TestBodiesForgetWhatIsOld(t *testing.T) {
 		storetest.Equal(t, len(b.failed), 1, "failed bodies after a while")
 		must(t, s.Close())
 	})
-}
-
-// A server need not know INFO, nor let the user call it. One that gives another answer cannot be used: it may
-// be a replica.
-func TestServerThatDoesNotAnswerInfo(t *testing.T) {
-	for answer, usable := range map[string]bool{
-		"NOPERM User x has no permissions to run the 'info' command": true,
-		"ERR unknown command 'info', with args beginning with: ":     true,
-		"LOADING Redis is loading the dataset in memory":             false,
-		"BUSY Redis is busy running a script.":                       false,
-		"ERR max number of clients reached":                          false,
-	} {
-		server, client := net.Pipe()
-		s := openWith(t, Options{
-			Addresses: []string{"pipe:1"},
-			dial:      func(context.Context, string, string) (net.Conn, error) { return client, nil },
-		})
-		go func() {
-			_, _ = server.Read(make([]byte, 512))
-			_, _ = fmt.Fprintf(server, "-%s\r\n", answer)
-		}()
-		c, err := s.dialer.dialConn(ctx, "tcp", "pipe:1")
-		must(t, err)
-		err = c.(*conn).handshake(ctx)
-		if usable != (err == nil) || err != nil && (!strings.Contains(err.Error(), answer) || refused(err)) {
-			t.Errorf("%s: %v", answer, err)
-		}
-		must(t, s.Close())
-		_ = c.Close()
-	}
-}
-
-// A server that is not the one for a key, or takes no more clients, is unavailable; it does not refuse a value.
-func TestUnavailableServer(t *testing.T) {
-	for answer, want := range map[string]bool{
-		"MOVED 1 127.0.0.1:6380":              false,
-		"ASK 1 127.0.0.1:6380":                false,
-		"ERR max number of clients reached":   false,
-		"OOM command not allowed":             true,
-		"READONLY You can't write against it": true,
-	} {
-		storetest.Equal(t, refused(serverError(answer)), want, answer)
-	}
 }
 
 // Each of many addresses has the time for a round trip.

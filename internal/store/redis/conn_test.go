@@ -72,21 +72,6 @@ func TestReplica(t *testing.T) {
 	}
 }
 
-// In a cluster, a replica has taken over from its master in an orderly failover, and the former master
-// redirects to it. A probe must not turn that into an outage, neither for itself nor for claims.
-func TestProbesFollowAClustersMaster(t *testing.T) {
-	t.Parallel()
-	cluster := redistest.StartCluster(t, 1, 1)
-	former, next := cluster.Masters[0], cluster.Replicas[0]
-	s := closeAtEnd(t, openWith(t, Options{Addresses: cluster.Addrs(), Timeout: busyTimeout}))
-	must(t, s.Ready(ctx))
-	mustClaim(t, s, claimOf("before", "token"), idempotency.Proceed)
-	next.Do("CLUSTER", "FAILOVER", "TAKEOVER")
-	former.AwaitMaster(next)
-	wantErr(t, s.Ready(ctx), nil)
-	mustClaim(t, s, claimOf("after", "token"), idempotency.Proceed)
-}
-
 // All idle connections in the pool are closed on the server's side, over real sockets. No command is sent over one of
 // them, and with TLS each is sent again.
 func TestIdleConnectionsThatAreClosed(t *testing.T) {

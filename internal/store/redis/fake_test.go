@@ -90,6 +90,7 @@ const (
 	noFault   fault = iota
 	loseReply       // the server executes it, and the connection is closed before its reply
 	hang            // the server gets it when it resumes
+	reset           // the server closes the connection
 )
 
 // link is the network between a store and its server.
@@ -242,19 +243,35 @@ type linkConn struct {
 	silent                   atomic.Bool // nothing gets through
 	// wrote is the time of the last write, and readBy the deadline of reads, in ns; 0 for none.
 	wrote, readBy atomic.Int64
+	// buffer is the size of the send buffer, 0 for that of the kernel, largest the size of the largest write, and taken
+	// how many bytes of a closed connection the kernel has taken.
+	buffer, largest, taken atomic.Int64
+}
+
+func (c *linkConn) SetWriteBuffer(bytes int) error {
+	c.buffer.Store(int64(bytes))
+	return nil
 }
 
 func (c *linkConn) Write(b []byte) (int, error) {
 	c.wrote.Store(time.Now().UnixNano())
-	if c.closed.Load() {
-		return 0, &net.OpError{Op: "write", Net: "tcp", Err: syscall.EPIPE}
-	}
+	c.largest.Store(max(c.largest.Load(), int64(len(b))))
 	what := noFault
 	if c.silent.Load() {
 		return len(b), nil
 	}
-	if at := c.link.at.Load(); at != nil {
+	if at := c.link.at.Load(); at != nil && !c.closed.Load() {
 		what = (*at)(string(b))
+	}
+	if what == reset {
+		c.closed.Store(true)
+		_ = c.Conn.Close()
+	}
+	if c.closed.Load() {
+		if c.taken.Add(int64(len(b))) > sendBuffer {
+			return 0, &net.OpError{Op: "write", Net: "tcp", Err: syscall.ECONNRESET}
+		}
+		return len(b), nil
 	}
 	if what == noFault && c.held.Load() {
 		what = hang // as what was written before
@@ -337,9 +354,13 @@ type openConn struct{ syscall.RawConn }
 
 func (openConn) Read(func(fd uintptr) bool) error { return nil }
 
-// Close leaves the connection to a server that hangs open: it reads what was sent when it resumes.
+// Close leaves the connection to a server that hangs open: it reads what was sent when it resumes. With TLS, it fails
+// if the server has closed the connection: it cannot send its close_notify.
 func (c *linkConn) Close() error {
 	c.gone.Store(true)
+	if c.link.tls && c.closed.Load() {
+		return &net.OpError{Op: "write", Net: "tcp", Err: syscall.EPIPE}
+	}
 	if c.held.Load() {
 		return c.Conn.SetReadDeadline(time.Now())
 	}

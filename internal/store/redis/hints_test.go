@@ -101,6 +101,8 @@ func TestServersThatCannotBeUsed(t *testing.T) {
 		"too many clients, password":  {o: secret, command: "auth", answer: "-ERR max number of clients reached\r\n", want: "log in: ERR max number of clients reached", hangsUp: true},
 		"protected mode":              {command: "info", answer: protected, want: "protected mode", hangsUp: true},
 		"protected mode, password":    {o: secret, command: "auth", answer: protected, want: "protected mode", hangsUp: true},
+		"it loads its data":           {command: "info", answer: "-LOADING Redis is loading the dataset in memory\r\n", want: "LOADING"}, // it may be a replica
+		"it is busy":                  {command: "info", answer: "-BUSY Redis is busy running a script.\r\n", want: "BUSY"},
 		"it hangs up without a reply": {command: "info", want: "may require TLS", hangsUp: true},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -137,26 +139,27 @@ func TestServersThatCannotBeUsed(t *testing.T) {
 // What INFO says of a server decides how it is used, and what is logged of it, once.
 func TestInfoOfAServer(t *testing.T) {
 	for text, compares := range map[string]bool{
-		"redis_version:8.4.0":                                 true,
-		"redis_version:10.0.1":                                true,
-		"redis_version:7.0.15":                                false,
-		"redis_version:8.2.1":                                 false,
-		"redis_version:7.2.4\r\nvalkey_version:8.1.0":         true,
-		"redis_version:7.2.4\r\nvalkey_version:9.0.0":         true,
-		"redis_version:7.2.4\r\nvalkey_version:8.0.3":         false,
-		"redis_version:6.0.0\r\ndragonfly_version:df-v1.30.0": false,
-		"redis_version:unstable":                              false,
-		"maxmemory:100\r\nmaxmemory_policy:allkeys-lru":       false,
-		"maxmemory:100\r\nmaxmemory_policy:noeviction":        false,
-		"maxmemory:0\r\nmaxmemory_policy:allkeys-lru":         false, // without a limit nothing is evicted
-		"": false,
+		"redis_version:8.4.0":                                                true,
+		"redis_version:10.0.1":                                               true,
+		"redis_version:7.0.15":                                               false,
+		"redis_version:8.2.1":                                                false,
+		"redis_version:7.2.4\r\nvalkey_version:8.1.0":                        true,
+		"redis_version:7.2.4\r\nvalkey_version:9.0.0":                        true,
+		"redis_version:7.2.4\r\nvalkey_version:8.0.3":                        false,
+		"redis_version:6.0.0\r\ndragonfly_version:df-v1.30.0":                false,
+		"redis_version:unstable":                                             false,
+		"maxmemory:100\r\nmaxmemory_policy:allkeys-lru":                      false,
+		"maxmemory:100\r\nmaxmemory_policy:noeviction":                       false,
+		"maxmemory:0\r\nmaxmemory_policy:allkeys-lru":                        false, // without a limit nothing is evicted
+		"-NOPERM this user has no permissions to run the 'info' command\r\n": false,
+		"-ERR unknown command 'info', with args beginning with: \r\n":        false,
 	} {
 		t.Run(text, func(t *testing.T) {
 			inBubble(t, func(t *testing.T, server fake) {
 				core, logs := observer.New(zap.WarnLevel)
 				answer := info(text, "run_id:1")
-				if text == "" { // the user may not ask
-					answer = "-NOPERM this user has no permissions to run the 'info' command\r\n"
+				if text[0] == '-' {
+					answer = text
 				}
 				server.answer(answer, "info")
 				s, l := server.open(t, Options{Logger: zap.New(core)})

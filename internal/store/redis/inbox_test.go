@@ -12,11 +12,13 @@ import (
 	"github.com/caddy-dedup/caddy-dedup/internal/store/storetest"
 )
 
-// The inbox subscribes again after its connection was closed, or has become silent as if the server had vanished.
+// The inbox keeps its connection while nothing happens, and subscribes again after it was closed, or has become silent
+// as if the server had vanished.
 func TestInboxComesBack(t *testing.T) {
 	for name, fail := range map[string]func(l *link){
-		"it is closed": func(l *link) { l.cut() },
-		"it is silent": func(l *link) { l.vanish() },
+		"nothing happens": nil,
+		"it is closed":    (*link).cut,
+		"it is silent":    (*link).vanish,
 	} {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, func(t *testing.T, server fake) {
@@ -27,8 +29,21 @@ func TestInboxComesBack(t *testing.T) {
 				claimed := mustClaim(t, s, run, idempotency.Proceed)
 				mustWait(t, s, claimOf("a", "2"))
 				storetest.Equal(t, server.PubSubNumSub(s.inbox.name)[s.inbox.name], 1, "subscriptions while a claim waits")
-				fail(l)
-				time.Sleep(2*silenceTimeout + 2*minPause)
+				if dials := l.dials.Load(); fail == nil {
+					pings := 0
+					server.on(func(command string, _ ...string) (string, bool, bool) {
+						if command == "ping" {
+							pings++
+						}
+						return "", false, false
+					})
+					time.Sleep(20*silenceTimeout + time.Second)
+					storetest.Equal(t, l.dials.Load()-dials, 0, "dials while nothing happens")
+					storetest.Equal(t, pings, 20, "times asked whether the server is there")
+				} else {
+					fail(l)
+					time.Sleep(2*silenceTimeout + 2*minPause)
+				}
 				for range maxFlushes {
 					_ = s.Renew(ctx, run) // the other connections are silent, too
 				}

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"io"
-	"math"
 	"os"
 	"slices"
 	"strings"
@@ -235,9 +234,6 @@ func (p *pipe) flushAll() {
 		// Commands stay in the queue while flushAll connects, so a command whose caller times
 		// out is known to be unsent.
 		err := p.connect(ctx)
-		if err == nil {
-			newest = math.MaxInt64
-		}
 		// If connecting fails, only the commands fail that waited before. For later ones, the
 		// address may lead to another server.
 		batch := p.take(newest)
