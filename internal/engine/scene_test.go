@@ -311,6 +311,9 @@ func (s *stage) breakLink(l *link, how string, operations []string) {
 		operations = []string{"claim", "renew", "settle", "ready", "lookup", "response"}
 	}
 	fault, isFault := faults[how]
+	if fault == moves || fault == stuck {
+		operations = []string{"settle"}
+	}
 	if !isFault && storeErrors[how] == nil {
 		s.t.Fatalf("how is a store that is %s?", how)
 	}
@@ -320,7 +323,7 @@ func (s *stage) breakLink(l *link, how string, operations []string) {
 	}
 }
 
-var faults = map[string]fault{"works": works, "refused": refused, "hung": hung, "lost": replyLost, "late": executedLater, "twice": twice}
+var faults = map[string]fault{"works": works, "refused": refused, "hung": hung, "lost": replyLost, "late": executedLater, "twice": twice, "moves": moves, "stuck": stuck}
 
 // wantError checks an error against the name of the one that is wanted, if any.
 func (s *stage) wantError(err error, names []string) {
