@@ -300,7 +300,7 @@ var states = map[string]idempotency.State{
 
 // storeErrors are errors with which an operation of the store fails.
 var storeErrors = map[string]error{
-	"full": idempotency.ErrFull, "large": idempotency.ErrTooLarge, "fenced": idempotency.ErrFenced, "gone": idempotency.ErrGone, "in_flight": idempotency.ErrInFlight,
+	"full": idempotency.ErrFull, "large": idempotency.ErrTooLarge, "fenced": idempotency.ErrFenced, "gone": idempotency.ErrGone, "closed": idempotency.ErrClosed, "in_flight": idempotency.ErrInFlight,
 	"damaged":  &idempotency.UnreadableError{Where: "dedup:one", Err: errors.New("it is cut off")},
 	"readonly": &idempotency.RefusedError{Err: errors.New("read-only")},
 }
