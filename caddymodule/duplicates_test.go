@@ -443,14 +443,3 @@ func TestLongLocations(t *testing.T) {
 		s.stop()
 	}
 }
-
-// Under observe, the request's own goroutine asks for the first run while the tap's one goes on.
-func TestObserveFirstRunInTheAccessLog(t *testing.T) {
-	address, _ := startUpstream(t, answers(201, `{"id":7}`))
-	s := serve(t, "log", "log_append first {http.dedup.first.status}", "log_append id {http.dedup.first.json./id}", "dedup {", "observe", "}", "reverse_proxy "+address)
-	counts := s.counted()
-	for range 20 {
-		s.mustPost("k", "body")
-		<-counts.told
-	}
-}

@@ -267,23 +267,3 @@ func TestRetentionReadsTheBodyAsAKeyDoes(t *testing.T) {
 		t.Errorf("the duplicate got %d %v", again.status, again.header)
 	}
 }
-
-// A repeated part distinguishes no requests.
-func TestPartsThatAreReadTwice(t *testing.T) {
-	for lines, want := range map[string]string{
-		"header X-Shop\nheader x-shop":                                                "header x-shop",
-		"header X-Shop\njson /a optional\njson /a":                                    "json /a",
-		"content\nheader X-Shop\ncontent optional":                                    "content",
-		"value {http.request.uri.query.a}\nvalue {http.request.uri.query.a}\ncontent": "value {http.request.uri.query.a}",
-	} {
-		err := handlerOf("key parts orders {\n" + lines + "\n}")
-		if err == nil || !strings.Contains(err.Error(), "key: "+want+" is repeated among the parts") || !strings.Contains(err.Error(), "Testfile:") {
-			t.Errorf("%q: %v", lines, err)
-		}
-	}
-	for _, lines := range []string{"json /a\njson /A", "json /a\nheader a", "value {http.request.uri.query.a}\nvalue {http.request.uri.query.b}"} {
-		if err := handlerOf("key parts orders {\n" + lines + "\n}"); err != nil {
-			t.Errorf("%q: %v", lines, err)
-		}
-	}
-}

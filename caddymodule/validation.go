@@ -56,6 +56,9 @@ func (s *Settings) checkConflicts() error {
 	if err := s.checkCallerConflicts(); err != nil {
 		return err
 	}
+	if len(s.Tools) > 0 && s.mode() != delivery.ModeMCP {
+		return conflictf("tools", "tools: only mode mcp has calls of tools; add mode mcp, or leave tools out")
+	}
 	if s.mode() == delivery.ModeMCP {
 		return s.checkMCP()
 	}
@@ -126,8 +129,8 @@ func (s *Settings) checkMCP() error {
 	}
 	for _, source := range s.deliverySources() {
 		switch {
-		case source.MadeOfContent():
-			return conflictf("key", "mode mcp: key content would be made of the id, which differs in a repeat; use key json /params/arguments/idempotency_key")
+		case source.MadeOfContent() && s.Retention == 0:
+			return conflictf("key", "mode mcp: key content needs a retention, within which two equal calls that are both meant are one; write retention 1m, or as long as your clients repeat a call")
 		case slices.ContainsFunc(append(source.Parts, source), delivery.Source.ReadsFormOnly):
 			return conflictf("key", "mode mcp: a tool call is JSON and has no form; use key json /params/arguments/idempotency_key")
 		case slices.ContainsFunc([]string{"/params", "/params/arguments", "/params/_meta"}, func(object string) bool { return readsMember(source, object) }):
@@ -287,6 +290,13 @@ func checkUnique(words []string) error {
 		}
 	}
 	return nil
+}
+
+func checkTools(names []string) error {
+	if slices.Contains(names, "") {
+		return errors.New("the name of a tool is empty")
+	}
+	return checkUnique(names)
 }
 
 func checkDocs(docs string) error {

@@ -234,6 +234,25 @@ func TestVerifyAndHandshakes(t *testing.T) {
 	}
 }
 
+// Each sender has the sources that are its own.
+func TestVerifySelectsSources(t *testing.T) {
+	t.Setenv("TEST_SECRET", "s3cr3tword")
+	h, err := directive("dedup github {\nmode webhook\nkey header X-Id github\nverify github {env.TEST_SECRET}\nverify hmac {\nheader X-S\nsecret {env.TEST_SECRET}\n}\n}")
+	if err != nil {
+		t.Fatal(err)
+	}
+	v, err := h.verification()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if of := v.Senders["github"].Sources; len(of) != 1 || of[0].Header != "X-GitHub-Delivery" {
+		t.Errorf("github has %v", of)
+	}
+	if of := v.Senders[""].Sources; len(of) != 1 || of[0].Header != "X-Id" {
+		t.Errorf("the user's own sender has %v", of)
+	}
+}
+
 // A refusal is shown by the error routes as a GET without a body, in api mode too, is counted once,
 // and logged with the reason and no secret.
 func TestVerifyRefusesLikeOthers(t *testing.T) {

@@ -71,7 +71,7 @@ func Act(ctx context.Context, open []Store, key idempotency.Key, seen idempotenc
 func RunEnds(claimed time.Time, maxRun time.Duration, now time.Time) string {
 	text := "It ends when the service answers"
 	if by := claimed.Add(maxRun); by.After(now) {
-		text += ", or at " + by.UTC().Format(time.RFC3339) + " (timeout)"
+		text += ", at the latest at " + by.UTC().Format(time.RFC3339) + " (timeout)"
 	}
 	return text + ". To end it now, restart the service"
 }
@@ -126,8 +126,16 @@ var reasons = []struct {
 	{kindOf(http.StatusConflict), func(err error) bool { return errors.Is(err, idempotency.ErrInFlight) }},
 	{Problem{Title: "The key is complete", Status: http.StatusConflict, Code: ReasonComplete}, func(err error) bool { return errors.Is(err, idempotency.ErrComplete) }},
 	{kindOf(http.StatusInternalServerError), is[*idempotency.UnreadableError]},
+	{refusesWrites(), is[*idempotency.RefusedError]},
 	{kindOf(http.StatusServiceUnavailable), func(err error) bool { return !is[idempotency.ChangedError](err) }},
 	{Problem{Title: "The key has changed", Status: http.StatusConflict, Code: ReasonChanged}, is[idempotency.ChangedError]},
+}
+
+// refusesWrites is the problem of a store that was asked and has no room.
+func refusesWrites() Problem {
+	p := kindOf(http.StatusServiceUnavailable)
+	p.Title = "A store refuses writes"
+	return p
 }
 
 func is[E error](err error) bool {

@@ -130,7 +130,7 @@ func TestActsBesideARun(t *testing.T) {
 	claimed := wantRecord(t, "/dedup/keys/"+key.String()).Claimed
 	for _, request := range [][3]string{{"POST", "/release"}, {"POST", "/complete", "{}"}, {"DELETE", ""}} {
 		got := wantAsked(t, request[0], "/dedup/keys/"+key.String()+request[1], request[2], 409)
-		if want := "or at " + claimed.Add(maxRun).Format(time.RFC3339) + " (timeout). To end it now, restart the service"; !strings.Contains(got.Detail, want) {
+		if want := "at the latest at " + claimed.Add(maxRun).Format(time.RFC3339) + " (timeout). To end it now, restart the service"; !strings.Contains(got.Detail, want) {
 			t.Errorf("%q does not say %q", got.Detail, want)
 		}
 	}

@@ -391,7 +391,9 @@ func TestReadyWithRefusedWrites(t *testing.T) {
 		}
 	}
 	want(200, "")
-	wantAsked(t, "POST", "/dedup/keys/"+key.String()+"/release", "", 503)
+	if got := wantAsked(t, "POST", "/dedup/keys/"+key.String()+"/release", "", 503); !strings.Contains(got.text, "A store refuses writes") {
+		t.Errorf("the release is refused with %s", got.text)
+	}
 	want(200, idempotency.ErrFull.Error()+" (since 20")
 	b.Away.Store(true)
 	want(503, idempotency.ErrFull.Error()+" (since 20")

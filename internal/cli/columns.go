@@ -109,15 +109,16 @@ func stateAndReason(r admin.Record) string {
 	return stateAndStatus(r)
 }
 
-// cutReason cuts the reason and keeps the state. Of a reason that ends with a number, such as a status, it
-// keeps the end.
+var endsWithStatus = regexp.MustCompile(` [1-5]\d\d$`)
+
+// cutReason cuts the reason and keeps the state. Of a reason that ends with a status it keeps the end.
 func cutReason(r admin.Record, width int) string {
 	text, state := []rune(stateAndReason(r)), utf8.RuneCountInString(stateAndStatus(r))
 	if width = max(width, state+1); len(text) <= width {
 		return string(text)
 	}
-	const number = 5 // ": …" and at least the two last digits
-	if last := text[len(text)-1]; last >= '0' && last <= '9' && width >= state+number {
+	const end = 5 // ": …" and at least the two last digits
+	if endsWithStatus.MatchString(string(text)) && width >= state+end {
 		return string(text[:state]) + ": …" + string(text[len(text)-(width-state-3):])
 	}
 	return string(text[:width-1]) + "…"

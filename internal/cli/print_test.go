@@ -73,6 +73,8 @@ func TestTable(t *testing.T) {
 	numbered := held
 	numbered.DeliveryID, numbered.State, numbered.Reason = strings.Repeat("i", 25), "released", "the upstream answered with 401"
 	numbered.Key = strings.Repeat("b", 64)
+	addressed := numbered
+	addressed.Reason = "dial tcp 127.0.0.1:3000: connect to 10.0.0.15"
 	for name, c := range map[string]struct {
 		records []admin.Record
 		wide    bool
@@ -103,6 +105,9 @@ func TestTable(t *testing.T) {
 		"a number at the end": {[]admin.Record{numbered}, false, "" +
 			"DELIVERY ID                ROUTE          STATE                 KEY\n" +
 			numbered.DeliveryID + "  POST …/github  released: … with 401  " + b + "\n"},
+		"an address at the end": {[]admin.Record{addressed}, false, "" +
+			"DELIVERY ID                ROUTE          STATE                 KEY\n" +
+			numbered.DeliveryID + "  POST …/github  released: dial tcp …  " + b + "\n"},
 		"providers": {[]admin.Record{route, twice}, false, "" +
 			"DELIVERY ID  PROVIDER  ROUTE                         STATE      KEY\n" +
 			"evt          github    POST …oks.example.com/github  held: EOF  " + a + "\n" +

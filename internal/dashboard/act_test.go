@@ -147,7 +147,7 @@ func TestRefusedActs(t *testing.T) {
 	} {
 		key := r.store.Put(t, admintest.Run{ID: "now " + string(state), State: state})
 		shown := r.want(http.StatusOK, "key="+key.String())
-		if strings.Contains(shown.words("delivery"), "or at 20") != (state == "") {
+		if strings.Contains(shown.words("delivery"), "at the latest at 20") != (state == "") {
 			t.Errorf("in the state %q the page says %s", state, shown.words("delivery"))
 		}
 		for link, do := range map[string]string{"Release…": "release", "Complete…": "complete", "Forget…": "forget"} {

@@ -93,7 +93,7 @@ func TestScanTime(t *testing.T) {
 		if got := a.words("deliveries"); !strings.Contains(got, "There are more keys than the 2 500 that were read: not all of store two.") {
 			t.Errorf("the list says %.300s", got)
 		}
-		if got := r.want(http.StatusOK, "q=nothing").words("said"); !strings.Contains(got, "Execution IDs were only searched among the keys that were read") {
+		if got := r.want(http.StatusOK, "q=nothing").words("said"); !strings.Contains(got, "Execution IDs and digits of keys were only searched among the keys that were read") {
 			t.Errorf("a search says %.300s", got)
 		}
 	})
@@ -204,6 +204,7 @@ func TestSearch(t *testing.T) {
 		"q=+one+":                        {200, "one complete", "Found 1 All deliveries"},
 		"q=" + key.String():              {200, "one complete", "Found All deliveries"},
 		"q=two":                          {200, "", "two stripe"},
+		"q=" + key.String()[16:32]:       {200, "one complete", "one github"},
 		"q=execution+of+one%2Fa":         {200, "one complete", "one github"},
 		"q=three":                        {200, "", "Found All deliveries No delivery."},
 		"q=on":                           {200, "", "Found All deliveries No delivery."},

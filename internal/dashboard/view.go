@@ -103,10 +103,10 @@ func (p *Page) view(r *http.Request) *view {
 	}
 	v.show(s)
 	p.showDelivery(r, open, v)
-	if v.Q != "" && v.Key == "" && len(v.Rows) == 0 && v.Problem == "" && len(s.Failed) == 0 {
+	if v.Q != "" && v.Key == "" && len(v.Rows) == 0 && v.Problem == "" && len(v.Faults) == 0 && len(s.Failed) == 0 {
 		v.Notice = "Nothing found. It never arrived, it arrived without this ID, it has expired, or it is of another namespace."
 		if v.Incomplete != "" {
-			v.Notice += " Execution IDs were only searched among the keys that were read."
+			v.Notice += " Execution IDs and digits of keys were only searched among the keys that were read."
 		}
 	}
 	return v
@@ -154,7 +154,7 @@ func (v *view) search(ctx context.Context, open []admin.Store, after *admin.Foun
 func (v *view) inList(f *admin.Found, a alert) bool {
 	if v.Q != "" {
 		q := strings.TrimSpace(v.Q)
-		return q != "" && (q == f.Record.ExecutionID || q == f.Record.ParentID)
+		return q != "" && (q == f.Record.ExecutionID || q == f.Record.ParentID || q == digitsOf(f))
 	}
 	return (v.State == "" || v.State == f.State || v.State == string(a) || v.State == anyAlert && a != "") && admin.IsOf(f.Record.Provider, v.Provider) &&
 		admin.StatusFilter(v.Status).Matches(f.Record.Status)
@@ -226,10 +226,13 @@ func routeOf(r *idempotency.Record) string {
 // nameOf is what a delivery is called: its ID, or its key if it has none.
 func nameOf(f *admin.Found) string {
 	if f.Record.DeliveryID == "" {
-		return "key …" + f.Key.String()[16:32] + "…" // the digits that lists show
+		return "key …" + digitsOf(f) + "…"
 	}
 	return plain(f.Record.DeliveryID)
 }
+
+// digitsOf are the digits of a key that lists show.
+func digitsOf(f *admin.Found) string { return f.Key.String()[16:32] }
 
 // Title is the title of the document.
 func (v *view) Title() string {

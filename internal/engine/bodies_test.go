@@ -46,12 +46,7 @@ func bodyOf(mib int) string { return strings.Repeat("x", mib<<20) }
 // withUnstored returns a replica whose bodies that are not stored are limited.
 func withUnstored(t *testing.T, store idempotency.Store, unstored *engine.Unstored) *replica {
 	r := &replica{t: t, link: newLink(store)}
-	options := someOptions()
-	options.Unstored, options.Observer = unstored, &r.observer
-	options.Logger, r.logged = observed()
-	r.Engine = engine.New(r.link, options)
-	t.Cleanup(func() { _ = r.Engine.Close() })
-	return r
+	return r.open(r.link, func(o *engine.Options) { o.Unstored = unstored })
 }
 
 // A body moves for longer than an operation may take, and than the lease lasts.

@@ -191,8 +191,12 @@ func (s *stage) runStep(run *engine.Run, name, verb string, args []string) {
 		if n := *s.stored[name]; n != s.number(args[0]) {
 			s.t.Errorf("onStored was called %d times, want %s", n, args[0])
 		}
-	case "loses": // its response has no body, or is not there
-		s.answers[name] = &idempotency.Response{Status: 201, Omitted: true}
+	case "loses": // its response has no body, or neither that nor a header
+		header := s.answers[name].Header
+		if args[0] == "all" {
+			header = nil
+		}
+		s.answers[name] = &idempotency.Response{Status: 201, Header: header, Omitted: true}
 	case "streams":
 		run.Stream("the stream")
 	case "again": // the store executes the claim of the run once more
@@ -215,7 +219,7 @@ func (s *stage) wantResult(run, want string) {
 }
 
 // end returns an end of a run: unknown, unsent (each with an error for the client), silent (unsent,
-// without one), omitted (a response without its body), or a status, which may have a retention that
+// without one), omitted (a response without its body), headed (one with a large header), or a status, which may have a retention that
 // the upstream asks for, and a size, then also a header: 201/1m, 201x2000000. The body is the name of the run.
 func (s *stage) end(run, how string) idempotency.End {
 	switch how {
@@ -225,6 +229,10 @@ func (s *stage) end(run, how string) idempotency.End {
 		return idempotency.End{How: idempotency.NotSent, Response: failed(502)}
 	case "silent":
 		return idempotency.End{How: idempotency.NotSent}
+	case "headed":
+		return idempotency.End{How: idempotency.Answered, Response: &idempotency.Response{
+			Status: 201, Header: map[string][]string{"Etag": {strings.Repeat("x", 2<<20)}}, Body: []byte("one"),
+		}}
 	case "omitted":
 		return idempotency.End{How: idempotency.Answered, Response: &idempotency.Response{Status: 201, Omitted: true}}
 	}

@@ -35,22 +35,23 @@ func (r *Result) WritePage(path string) error {
 	return os.WriteFile(path, []byte(text), 0o644)
 }
 
-// part returns the text for a place of a page, empty for what was not measured.
-func (r *Result) part(place string) string {
+// part returns the text for a place of a page, empty for a table that was not measured.
+func (r *Result) part(place string) (string, error) {
 	name, only, _ := strings.Cut(place, " ")
 	if name == "run" {
-		return r.about()
+		return r.about(), nil
 	}
 	for _, g := range r.Groups {
 		if g.Name == name {
+			var err error
 			if only != "" {
-				g = g.only(strings.Fields(only))
+				g, err = g.only(strings.Fields(only))
 			}
 			// Measured together, shown together: each table says of which run it is.
-			return g.Markdown() + "\n" + r.origin() + "\n"
+			return g.Markdown() + "\n" + r.origin() + "\n", err
 		}
 	}
-	return ""
+	return "", nil
 }
 
 func (r *Result) origin() string {
@@ -84,7 +85,7 @@ func (r *Result) about() string {
 }
 
 // fill puts the parts in their places.
-func fill(page string, part func(place string) string) (string, error) {
+func fill(page string, part func(place string) (string, error)) (string, error) {
 	var b strings.Builder
 	for {
 		before, rest, found := strings.Cut(page, markBegin)
@@ -97,7 +98,11 @@ func fill(page string, part func(place string) string) (string, error) {
 		if !closed || !ended || strings.Contains(old, markBegin) {
 			return "", fmt.Errorf("%s%s has no end; it is %s", markBegin, firstLine(name), markEnd)
 		}
-		if text := part(name); text != "" {
+		text, err := part(name)
+		if err != nil {
+			return "", err
+		}
+		if text != "" {
 			old = "\n" + text + "\n"
 		}
 		b.WriteString(markBegin + name + " -->\n" + old + markEnd)

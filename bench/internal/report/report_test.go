@@ -121,9 +121,16 @@ func TestAPageIsBroughtUpToDate(t *testing.T) {
 	}
 }
 
+func TestAPlaceNamesWhatIsMeasured(t *testing.T) {
+	_, err := fill("<!-- bench:requests first/file first/disk ratio -->\n<!-- /bench -->\n", measured().part)
+	if err == nil || !strings.Contains(err.Error(), "first/disk") || strings.Contains(err.Error(), "first/file") {
+		t.Errorf("the error is %v", err)
+	}
+}
+
 func TestAPlaceWithoutAnEndIsAnError(t *testing.T) {
 	for _, bad := range []string{"<!-- bench:a -->\n", "<!-- bench:a -->\n<!-- bench:b -->\n<!-- /bench -->", "<!-- bench:a\n"} {
-		if got, err := fill(bad, func(string) string { return "x" }); err == nil {
+		if got, err := fill(bad, func(string) (string, error) { return "x", nil }); err == nil {
 			t.Errorf("%q is filled to %q", bad, got)
 		}
 	}

@@ -53,21 +53,30 @@ func (g Group) used() (columns []Column) {
 	return columns
 }
 
-// only returns the table with these rows and columns, and without the spread of the rounds.
-func (g Group) only(names []string) Group {
+// only returns the table with these rows and columns, and without the spread of the rounds. Names
+// that the table does not have are an error.
+func (g Group) only(names []string) (Group, error) {
 	columns, rows := g.Columns, g.Rows
 	g.Columns, g.Rows = nil, nil
+	missing := slices.Clone(names)
+	has := func(name string) bool {
+		missing = slices.DeleteFunc(missing, func(other string) bool { return other == name })
+		return slices.Contains(names, name)
+	}
 	for _, c := range columns {
-		if c.Spread = false; slices.Contains(names, c.Key) {
+		if c.Spread = false; has(c.Key) {
 			g.Columns = append(g.Columns, c)
 		}
 	}
 	for _, row := range rows {
-		if slices.Contains(names, row.Name) {
+		if has(row.Name) {
 			g.Rows = append(g.Rows, row)
 		}
 	}
-	return g
+	if len(missing) > 0 {
+		return g, fmt.Errorf("%s: not measured: %s", g.Name, strings.Join(missing, " "))
+	}
+	return g, nil
 }
 
 // cells are the lines of the table, the first one its head.
