@@ -31,6 +31,15 @@ func (s *stage) replicaStep(r *replica, verb string, args []string) {
 			s.waiters[args[0]] = append(s.waiters[args[0]], r.claimLater(ctx, s.request(args[1:])))
 		}
 
+	case "awaits": // a request comes that only waits
+		s.waiters[args[0]] = append(s.waiters[args[0]], r.later(ctx, s.request(args[1:]), func(ctx context.Context, req engine.Request) (engine.Decision, error) {
+			return r.Await(ctx, req.Key)
+		}))
+	case "misses": // one that waits finds nothing to wait for
+		if _, err := r.Await(ctx, key); !errors.Is(err, engine.ErrNoRecord) {
+			s.t.Errorf("%v, want %v", err, engine.ErrNoRecord)
+		}
+
 	// The link to the store.
 	case "store": // from now on operations, or all, fail in this way
 		s.breakLink(r.link, args[0], args[1:])
@@ -209,6 +218,9 @@ func (s *stage) runStep(run *engine.Run, name, verb string, args []string) {
 			header = nil
 		}
 		s.answers[name] = &idempotency.Response{Status: 201, Header: header, Omitted: true}
+	case "keeps": // its response
+	case "fails": // its response is gone
+		s.answers[name] = failed(s.answers[name].Status)
 	case "streams":
 		run.Stream("the stream")
 	case "again": // the store executes the claim of the run once more
