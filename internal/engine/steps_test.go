@@ -170,6 +170,12 @@ func (s *stage) replicaStep(r *replica, verb string, args []string) {
 		if record, _, err := r.Lookup(ctx, key); err != nil || record.DeliveryID != args[0] {
 			s.t.Errorf("an operator reads %+v, %v", record, err)
 		}
+	case "blind": // an operator does not read it
+		_, _, err := r.Lookup(ctx, key)
+		page, _, listErr := r.List(ctx, "", 10)
+		if !isUnreadable(err) || listErr != nil || len(page) != 1 || page[0].Record != nil || !isUnreadable(page[0].Unreadable) {
+			s.t.Errorf("an operator reads %v, and lists %+v, %v", err, page, listErr)
+		}
 	case "releases":
 		before := r.stored(s.request(nil))
 		if s.wantError(r.Release(ctx, key, idempotency.Precondition{}), args); len(args) > 0 {
