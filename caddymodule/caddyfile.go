@@ -77,6 +77,7 @@ var handlerBlock = block[Settings]{
 	"methods":           list("methods such as POST PUT", func(s *Settings) *[]string { return &s.Methods }, checkMethods),
 	"scope":             list("texts with placeholders, or shared and a name", func(s *Settings) *[]string { return &s.Scope }, checkScope),
 	"caller":            list("placeholders such as {http.request.cookie.session}", func(s *Settings) *[]string { return &s.Caller }, checkCaller),
+	"tools":             list("names of tools, such as pay refund", func(s *Settings) *[]string { return &s.Tools }, checkTools),
 	"release_on":        list("off, or statuses, classes and exceptions such as 409 5xx !503", func(s *Settings) *[]string { return &s.ReleaseOn }, checkReleaseOn),
 	"release_if":        releaseIfWord,
 	"exclude":           list("JSON pointers such as /sent_at, and parameters of the query such as ?ts", func(s *Settings) *[]string { return &s.Exclude }, checkExclude),

@@ -6,7 +6,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/caddy-dedup/caddy-dedup/internal/identify"
 	"go.uber.org/zap"
 	"go.uber.org/zap/zaptest/observer"
 )
@@ -148,26 +147,5 @@ func TestConnectionTakesNoKeyAway(t *testing.T) {
 			t.Errorf("%s: the upstream got a field that Connection names", lines)
 		}
 		s.stop()
-	}
-}
-
-// What a caller is known by is no key, which is stored readable, if it is a secret, and no field
-// that force removes: callers would share keys.
-func TestCallersFieldsAreNoKeys(t *testing.T) {
-	for _, field := range append(identify.CredentialFields, "Cookie", "Proxy-Authorization") {
-		lower := strings.ToLower(field)
-		for _, line := range []string{"key header " + lower, "key value {http.request.header." + field + "}", "key parts p {\nheader " + field + "\n}"} {
-			if err := handlerOf(line); err == nil || !strings.Contains(err.Error(), "carries a credential, and keys are stored readable") {
-				t.Errorf("%s: %v", line, err)
-			}
-		}
-	}
-	for _, field := range append(append(identify.CredentialFields, identify.UserFields...), identify.AccountFields...) {
-		if err := handlerOf("force " + strings.ToLower(field)); err == nil || !strings.Contains(err.Error(), "has a meaning of its own") {
-			t.Errorf("force %s: %v", field, err)
-		}
-	}
-	if err := handlerOf("key header Stripe-Account"); err != nil {
-		t.Error(err)
 	}
 }

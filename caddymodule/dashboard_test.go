@@ -15,30 +15,8 @@ import (
 	"testing"
 
 	"github.com/caddyserver/caddy/v2"
-	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 )
-
-func TestDashboardDirective(t *testing.T) {
-	for text, want := range map[string]string{
-		"dedup_dashboard":                  "",
-		"dedup_dashboard bodies":           "",
-		"dedup_dashboard body":             `unknown word "body"; it takes bodies and title <text>, or nothing`,
-		`dedup_dashboard title "a text"`:   "",
-		"dedup_dashboard title t bodies":   "",
-		"dedup_dashboard title":            "title takes a text",
-		`dedup_dashboard title ""`:         "title takes a text",
-		"dedup_dashboard title a title b":  "title is repeated",
-		"dedup_dashboard bodies bodies":    "bodies is repeated",
-		"dedup_dashboard {\n\tbodies\n}\n": "takes no block",
-	} {
-		page := new(Dashboard)
-		err := page.UnmarshalCaddyfile(caddyfile.NewTestDispenser(text))
-		if want == "" && (err != nil || page.Bodies != strings.HasSuffix(text, "bodies") || (page.Title != "") != strings.Contains(text, "title")) || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
-			t.Errorf("%q: %v, %+v", text, err, page)
-		}
-	}
-}
 
 // The page shows a namespace that is written as it is. One from a placeholder may be secret.
 func TestNamespaceThatThePageShows(t *testing.T) {

@@ -90,7 +90,7 @@ func (h *Handler) provision(ctx caddy.Context, app *App) (err error) {
 	}
 	keys.Namespace = app.Namespace
 	if keys.Mode == delivery.ModeMCP {
-		keys.Calls = toolcall.Mode{Shared: store.Config.Shared()}
+		keys.Calls = toolcall.Mode{Shared: store.Config.Shared(), Tools: h.Tools}
 	}
 	reporter := &report.Reporter{
 		Observer: processMetrics, Logger: ctx.Logger(), Label: labelOf(keys.Mode, keys.Sources), Encrypted: app.sealer != nil,

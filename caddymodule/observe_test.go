@@ -16,6 +16,8 @@ import (
 	"strings"
 	"sync"
 	"testing"
+
+	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
 
 // nothing is an address at which nothing listens. A port that was free a moment ago may be the
@@ -45,7 +47,7 @@ func fields(header http.Header) string {
 }
 
 // TestObserveIsTransparent compares a site under observe with one whose dedup matches nothing: what
-// the upstream gets of each request, and what the client gets.
+// the upstream gets of each request, what the client gets, and which errors the server logs.
 func TestObserveIsTransparent(t *testing.T) {
 	large := strings.Repeat("x", 3000) // than max_request_body
 	post := func(body string, header ...string) func(*told, string) {
@@ -132,7 +134,7 @@ func TestObserveIsTransparent(t *testing.T) {
 		"a fallback":                 {behind: "reverse_proxy {up} {\n@down status 503\nhandle_response @down {\nrespond masked 200\n}\n}", serve: answer(), request: post("body", key...)},
 	} {
 		t.Run(name, func(t *testing.T) {
-			var got [2][2]told // of upstream and client; without dedup, and under observe
+			var got [2][3]told // of upstream, client and log; without dedup, and under observe
 			for i, matcher := range []string{"/never", ""} {
 				up := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 					got[i][0].add("%s %s %s length %d %q\n%s", r.Method, r.Host, r.RequestURI, r.ContentLength, r.TransferEncoding, fields(r.Header))
@@ -146,14 +148,19 @@ func TestObserveIsTransparent(t *testing.T) {
 				if behind == "" {
 					behind = "reverse_proxy {up}"
 				}
-				s := serve(t, c.before, "dedup "+matcher+" {", "observe", "max_request_body 1000", c.block, "}", places.Replace(behind), places.Replace(c.more))
+				s := serveLogged(t, "DEBUG", "", "log", c.before, "dedup "+matcher+" {", "observe", "max_request_body 1000", c.block, "}", places.Replace(behind), places.Replace(c.more))
 				for range 2 { // the second is a duplicate
 					c.request(&got[i][1], s.URL)
 				}
 				s.stop()
 				up.Close()
+				for _, line := range book.about("") {
+					if strings.HasPrefix(line.text("logger"), "http.log.error") {
+						got[i][2].add("%s %s", line.text("level"), line.text("status"))
+					}
+				}
 			}
-			for of, name := range []string{"the upstream", "the client"} {
+			for of, name := range []string{"the upstream", "the client", "the log"} {
 				if of == 0 && c.before != "" {
 					continue // whether a request that breaks off reaches it is up to the proxy
 				}
@@ -220,4 +227,54 @@ func sent(client *told, url, request string) {
 	defer got.Body.Close()
 	text, _ := io.ReadAll(got.Body)
 	client.add("%d length %d\n%s\n%q", got.StatusCode, got.ContentLength, fields(got.Header), text)
+}
+
+// Request and response stream at the same time, whatever the key needs of the body.
+func TestObserveStreamsBothWays(t *testing.T) {
+	up := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		for word := make([]byte, 4); ; {
+			if _, err := io.ReadFull(r.Body, word); err != nil {
+				return
+			}
+			_, _ = w.Write(word)
+			_ = http.NewResponseController(w).Flush()
+		}
+	}))
+	startHTTP2(up)
+	defer up.Close()
+	s := serve(t, "dedup {", "observe", "}", "reverse_proxy h2c://"+up.Listener.Addr().String())
+	counts, front := s.counted(), httptest.NewUnstartedServer(s.Config.Handler)
+	startHTTP2(front)
+	defer front.Close()
+	body, client := io.Pipe()
+	defer client.Close()
+	r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, front.URL, body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Header.Set("Idempotency-Key", "k")
+	go func() { _, _ = io.WriteString(client, "ping") }()
+	got, err := (&http.Transport{Protocols: front.Config.Protocols}).RoundTrip(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer got.Body.Close()
+	for range 2 {
+		word := make([]byte, 4)
+		if _, err := io.ReadFull(got.Body, word); err != nil || string(word) != "ping" {
+			t.Fatalf("the client got %q, %v", word, err)
+		}
+		go func() { _, _ = io.WriteString(client, "ping") }()
+	}
+	if _, err := io.ReadFull(got.Body, make([]byte, 4)); err != nil {
+		t.Fatal(err)
+	}
+	_ = client.Close()
+	if tail, err := io.ReadAll(got.Body); len(tail) > 0 || err != nil {
+		t.Errorf("after the end the client got %q, %v", tail, err)
+	}
+	counts.want(t, "executed")
+	if state := s.only().State; state != idempotency.Complete {
+		t.Errorf("the key is %s", state)
+	}
 }

@@ -260,58 +260,6 @@ func TestRedisNameAndPasswordApart(t *testing.T) {
 	}
 }
 
-func TestRedisSettingsThatExcludeEachOther(t *testing.T) {
-	t.Setenv("TEST_PORT", "0")
-	t.Setenv("TEST_URL", "redis://h/3")
-	t.Setenv("TEST_HOST", "s3cret s3cret")
-	for settings, want := range map[string]string{
-		`{"url": "redis://a", "addresses": ["b:1"]}`:                 "exclude each other",
-		`{"url": "redis://a", "urls": ["redis://b"]}`:                "exclude each other",
-		`{"urls": ["redis://:s3cret@b", "redis://c"]}`:               "must be the same",
-		`{"urls": ["redis://b", "redis://c"], "db": 1}`:              "database 0 alone",
-		`{"urls": ["redis://b/1", "redis://c/1"]}`:                   "database 0 alone",
-		`{"addresses": ["a:1"], "sentinel": "main", "cluster":true}`: "exclude each other",
-		`{"addresses": ["a:1"], "db": 1, "cluster":true}`:            "exclude each other",
-		`{"addresses": ["a:1"], "sentinel_password": "s3cret"}`:      "need sentinel",
-		`{}`:                   "no server is set",
-		`{"timeout": "1s"}`:    "no server is set",
-		`{"sentinel": "main"}`: "no server is set",
-		`{"addresses": ["a:1"], "wait_replicas": -1}`:                                      "wait_replicas: -1 is not accepted",
-		`{"addresses": ["/run/redis.sock"], "cluster":true}`:                               "unix socket",
-		`{"addresses": ["{env.TEST_NOT_SET}"]}`:                                            "addresses: {env.TEST_NOT_SET} is empty",
-		`{"addresses": ["a:1"], "sentinel": "{env.TEST_NOT_SET}"}`:                         "sentinel: {env.TEST_NOT_SET} is empty",
-		`{"addresses": ["a:1"], "sentinel": "main", "sentinel_password": "{env.TEST_NO}"}`: "sentinel_password: {env.TEST_NO} is empty",
-		`{"addresses": ["a:1"], "prefix": "a{b}"}`:                                         "prefix a{b}: it has a placeholder that is unknown",
-		`{"addresses": ["a:1"], "prefix": "a{b"}`:                                          `redis prefix "a{b" has a '{' in it`,
-		`{"addresses": ["a:1"], "prefix": "a{env.TEST_NOT_SET}:"}`:                         "prefix a{env.TEST_NOT_SET}:: {env.TEST_NOT_SET} is empty",
-		`{"addresses": ["a:1"], "prefix": "a*"}`:                                           `redis prefix "a*" has a '*' in it`,
-		`{"addresses": ["a:1"], "tls": {"ca": "/no/such/ca.pem"}}`:                         "/no/such/ca.pem",
-		`{"addresses": ["a:1"], "tls": {"server_name": "{env.TEST_NOT_SET}"}}`:             "tls server_name: {env.TEST_NOT_SET} is empty",
-		`{"addresses": ["a:1"], "tls": {"cert": "cert.pem"}}`:                              "need each other",
-		`{"url": "redis://h/3", "db": 0}`:                                                  "names a database, and db does too",
-		`{"url": "redis://h/0", "db": 0}`:                                                  "names a database, and db does too",
-		`{"url": "{env.TEST_URL}", "db": 0}`:                                               "names a database, and db does too",
-		`{"url": "{env.TEST_URL}", "db": 3}`:                                               "names a database, and db does too",
-		`{"addresses": ["a:1"], "db": -1}`:                                                 "db -1",
-		`{"addresses": ["a:1"], "username": "s3cret"}`:                                     "username without a password",
-		`{"url": "redis://s3cret@h"}`:                                                      "username without a password",
-		`{"url": "redis://s3cret:@h"}`:                                                     "username without a password",
-		`{"urls": ["redis://s3cret@b", "redis://s3cret@c"]}`:                               "username without a password",
-		`{"url": "unix://s3cret@/run/redis.sock"}`:                                         "username without a password",
-		`{"addresses": ["a:1"], "username": "s3cret", "password": "{env.TEST_NOT_SET}"}`:   "password: {env.TEST_NOT_SET} is empty",
-		`{"addresses": ["a:1"], "sentinel": "main", "sentinel_username": "s3cret"}`:        "sentinel_username without a sentinel_password",
-		`{"url": "redis://:s3cret@h", "sentinel": "main", "sentinel_username": "s3cret"}`:  "sentinel_username without a sentinel_password",
-		`{"addresses": ["a:99999"]}`:                                                       `redis address "a:99999" has a port`,
-		`{"addresses": ["a:1", "a b:1"]}`:                                                  `redis address "a b:1" has a host`,
-		`{"addresses": ["a:{env.TEST_PORT}"]}`:                                             `redis address "a:{env.TEST_PORT}" has a port`,
-		`{"addresses": ["{env.TEST_HOST}:6379"]}`:                                          `redis address "{env.TEST_HOST}:6379" has a host`,
-	} {
-		if _, err := provisioned(t, settings); err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "s3cret") {
-			t.Errorf("%s: %v; want %q", settings, err, want)
-		}
-	}
-}
-
 // Handlers that use one Redis have it open together, under the same settings.
 func TestOneRedisHasOneTuning(t *testing.T) {
 	app := new(App)
@@ -369,24 +317,5 @@ func TestTuningReachesAnOpenRedis(t *testing.T) {
 		if got := store.(*redis.Store).Unreplicated(); got != int64(n) {
 			t.Errorf("with wait_replicas %d, %d responses are on no replica", n, got)
 		}
-	}
-}
-
-// The file with the key may lack its line, or the other one. The error is on the line of tls,
-// as soon as the Caddyfile is read: what placeholders stand for changes nothing about it.
-func TestCertificateAndKeyNeedEachOther(t *testing.T) {
-	for block, want := range map[string]string{
-		"cert {env.TEST_CERT}":   "and key is missing",
-		"ca ca.pem\nkey key.pem": "and cert is missing",
-	} {
-		for _, servers := range []string{"", "{env.TEST_URL} ", "redis://a "} {
-			err := handlerOf("store redis " + servers + "{\nprefix a:\ntls {\n" + block + "\n}\n}")
-			if err == nil || !strings.Contains(err.Error(), "tls: cert and key need each other, "+want) || !strings.Contains(err.Error(), "Testfile:4") {
-				t.Errorf("%q behind %q: %v; want %q", block, servers, err, want)
-			}
-		}
-	}
-	if _, err := provisioned(t, `{"url": "redis://a", "tls": {"cert": "cert.pem"}}`); err == nil || !strings.Contains(err.Error(), "and key is missing") {
-		t.Errorf("in JSON: %v", err)
 	}
 }

@@ -72,6 +72,9 @@ type Settings struct {
 	// `{http.request.cookie.session}`. Not for webhooks, and not beside `scope`. Default: none.
 	Caller []string `json:"caller,omitempty"`
 
+	// The names of the tools whose calls are deduplicated. Only in mode `mcp`. Default: all.
+	Tools []string `json:"tools,omitempty"`
+
 	// What two requests with the same key must have in common: path, query and the bytes of
 	// the `body`; path, query and the canonical form of the `json` body; or `none`. With
 	// `body`, a request whose key is made of content is compared as with `json`. Default for

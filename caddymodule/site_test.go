@@ -1,7 +1,6 @@
 package caddymodule
 
 import (
-	"encoding/json"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -11,8 +10,6 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"github.com/caddyserver/caddy/v2"
-	"github.com/caddyserver/caddy/v2/caddyconfig"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 	_ "github.com/caddyserver/caddy/v2/modules/standard" // reverse_proxy and what else sites are made of
 
@@ -74,17 +71,7 @@ func serve(t *testing.T, lines ...string) *site {
 func provision(t testing.TB, global string, lines ...string) (*App, *caddyhttp.App) {
 	t.Helper()
 	text := "{\n\tdedup {\n\t\tstore memory\n\t\t" + global + "\n\t}\n}\n\nhttp://:80 {\n" + strings.Join(lines, "\n") + "\n}\n"
-	adapted, _, err := caddyconfig.GetAdapter("caddyfile").Adapt([]byte(text), nil)
-	if err != nil {
-		t.Fatalf("%v in\n%s", err, text)
-	}
-	config := new(caddy.Config)
-	if err := json.Unmarshal(adapted, config); err != nil {
-		t.Fatal(err)
-	}
-	config.Admin = &caddy.AdminConfig{Disabled: true}
-	config.Logging = &caddy.Logging{Logs: map[string]*caddy.CustomLog{"default": {BaseLog: caddy.BaseLog{WriterRaw: json.RawMessage(`{"output":"` + logOutput + `"}`), Level: logLevel}}}}
-	ctx, err := caddy.ProvisionContext(config)
+	ctx, err := loaded(text)
 	if err != nil {
 		t.Fatalf("%v in\n%s", err, text)
 	}

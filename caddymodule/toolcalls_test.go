@@ -155,6 +155,11 @@ func TestToolCallRequests(t *testing.T) {
 		"a large batch, rejected": {body: "[" + callOf("1", large) + "]", blocks: "on_missing reject\nmax_request_body 200",
 			refused: `{"jsonrpc":"2.0","id":null,"error":{"code":400,`, status: 400},
 		"another method, not rejected": {body: `{"id":1,"method":"tools/list"}`, blocks: "on_missing reject"},
+		"no UTF-8":                     {body: "{\"id\":1,\"method\":\"tools/call\",\"params\":\"\xff\"}", blocks: "key header X-Key", header: []string{"X-Key", "k"}},
+		"no UTF-8, rejected": {body: "{\"id\":1,\"method\":\"tools/call\",\"params\":\"\xff\"}", blocks: "key header X-Key\non_missing reject", header: []string{"X-Key", "k"},
+			refused: `{"jsonrpc":"2.0","id":1,"error":{"code":400,`, status: 200},
+		"no canonical form":            {body: `{"id":1,"method":"tools/call","params":1e999}`, blocks: "key header X-Key", header: []string{"X-Key", "k"}},
+		"no canonical form of content": {body: `{"id":1,"method":"tools/call","params":1e999}`, blocks: "key content\nretention 1m", header: []string{"Authorization", "a"}},
 		"a key that is too long":       {body: callOf("3", large), refused: "", status: 0},
 		"another call": {body: strings.Replace(call("-7"), "pay", "refund", 1), blocks: "#used",
 			refused: `{"jsonrpc":"2.0","id":-7,"error":{"code":422,`, status: 200},
@@ -164,8 +169,14 @@ func TestToolCallRequests(t *testing.T) {
 			refused: `{"jsonrpc":"2.0","id":null,"error":{"code":413,`, status: 413},
 		"too large, named by its field": {body: `{"params":{"x":"` + large + `"},"method":"tools/call","id":5}`, blocks: "max_request_body 200", header: []string{"Mcp-Method", "tools/call"},
 			refused: `{"jsonrpc":"2.0","id":null,"error":{"code":413,`, status: 413},
-		"too large, and no call":     {body: `{"id":1,"method":"tools/list","params":{"x":"` + large + `"}}`, blocks: "max_request_body 200"},
-		"too large, and not decided": {body: `{"params":{"x":"` + large + `"},"method":"tools/call","id":5}`, blocks: "max_request_body 200"},
+		"of a tool":                   {body: call("1"), blocks: "tools refund p\\u0061y pay", runs: true},
+		"of another tool":             {body: call("1"), blocks: "tools refund"},
+		"of another tool, no key":     {body: `{"id":1,"method":"tools/call","params":{"name":"pay"}}`, blocks: "tools refund\non_missing reject"},
+		"of another tool, another id": {body: call("1.0"), blocks: "tools refund\non_missing reject"},
+		"of a tool without a name":    {body: `{"id":1,"method":"tools/call","params":{"arguments":{"idempotency_key":"k"}}}`, blocks: "tools refund", runs: true},
+		"too large, of another tool":  {body: callOf("5", large), blocks: "tools refund\nmax_request_body 200"},
+		"too large, and no call":      {body: `{"id":1,"method":"tools/list","params":{"x":"` + large + `"}}`, blocks: "max_request_body 200"},
+		"too large, and not decided":  {body: `{"params":{"x":"` + large + `"},"method":"tools/call","id":5}`, blocks: "max_request_body 200"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			address, runs := startUpstream(t, func(w http.ResponseWriter, r *http.Request, _ int) {
@@ -239,6 +250,67 @@ func TestToolCallsThatAreOne(t *testing.T) {
 			}
 			if want := map[bool]int64{true: 2, false: 1}[c.status < 0]; runs.Load() != want {
 				t.Errorf("%d runs, want %d; got %s", runs.Load(), want, got.body)
+			}
+		})
+	}
+}
+
+// A key of content is the fingerprint, with the caller or the session. Without either there is no key.
+func TestToolCallsOfContent(t *testing.T) {
+	const call = `{"id":1,"method":"tools/call","params":{"name":"pay","arguments":{"amount":1,"token":"a"}}}`
+	const alice, bob = "Authorization: alice", "Authorization: bob"
+	const a, b = "Mcp-Session-Id: a", "Mcp-Session-Id: b"
+	const byUser = "scope {http.request.header.X-User}"
+	for name, c := range map[string]struct {
+		lines         string
+		first, second string // fields
+		query, body   string // of the second
+		runs          int64
+	}{
+		"the same":                       {"", alice, alice, "", call, 1},
+		"another id and order":           {"", alice, alice, "", `{"params":{"arguments":{"token":"b","amount":1.0},"_meta":{"x":1},"name":"pay"},"method":"tools/call","id":"b"}`, 1},
+		"another argument":               {"", alice, alice, "", strings.Replace(call, ":1,\"token", ":2,\"token", 1), 2},
+		"another tool":                   {"", alice, alice, "", strings.Replace(call, "pay", "refund", 1), 2},
+		"another query":                  {"", alice, alice, "?a=2&ts=1", call, 2},
+		"what the query excludes":        {"", alice, alice, "?a=1&ts=2", call, 1},
+		"another caller":                 {"", alice, bob, "", call, 2},
+		"of one caller, in two sessions": {"", alice + "|" + a, alice + "|" + b, "", call, 1},
+		"of one session":                 {"", a, a, "", call, 1},
+		"of two sessions":                {"", a, b, "", call, 2},
+		"of nobody":                      {"", "X-User: alice", "X-User: alice", "", call, 2},
+		"of a user":                      {byUser, "X-User: alice|" + a, "X-User: alice|" + b, "", call, 1},
+		"of a session without a user":    {byUser, a, a, "", call, 1},
+		"of two sessions without one":    {byUser, a, b, "", call, 2},
+		"of no user":                     {byUser, alice, alice, "", call, 2},
+		"of all":                         {"scope shared", alice, b, "", call, 1},
+		"with a part":                    {"key parts x {\nheader X-User\ncontent\n}", "X-User: a|" + a, "X-User: a|" + a, "", call, 1},
+		"with another part":              {"key parts x {\nheader X-User\ncontent\n}", "X-User: a|" + a, "X-User: b|" + a, "", call, 2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			address, runs := startUpstream(t, func(w http.ResponseWriter, _ *http.Request, _ int) {
+				w.Header().Set("Content-Type", asJSON)
+				_, _ = io.WriteString(w, `{"id":1,"result":{}}`)
+			})
+			if !strings.Contains(c.lines, "key") {
+				c.lines += "\nkey content"
+			}
+			s := serve(t, "dedup {", "mode mcp", c.lines, "retention 1m", "exclude /params/arguments/token ?ts", "}", "reverse_proxy "+address)
+			at := s.URL
+			send := func(query, fields, body string) {
+				s.URL = at + "/mcp" + query + "#"
+				var header []string
+				for field := range strings.SplitSeq(fields, "|") {
+					name, value, _ := strings.Cut(field, ": ")
+					header = append(header, name, value)
+				}
+				if got := s.mustPost("", body, header...); got.status != 200 || strings.Contains(got.body, "error") {
+					t.Errorf("got %d %s", got.status, got.body)
+				}
+			}
+			send("?a=1&ts=1", c.first, call)
+			send(cmp.Or(c.query, "?a=1&ts=1"), c.second, c.body)
+			if runs.Load() != c.runs {
+				t.Errorf("%d runs, want %d", runs.Load(), c.runs)
 			}
 		})
 	}
@@ -435,6 +507,7 @@ func TestToolCallResumed(t *testing.T) {
 		"too large":   {key + "\nmax_response_body 512", `{"id":1,"result":"` + strings.Repeat("x", 600) + `"}`, `{"jsonrpc":"2.0","id":1,"error":{"code":409,`, "", ""},
 		"conflict":    {key + "\non_duplicate conflict", pays, `{"id":1,"result":{"_meta":{"caddy-dedup/replayed":true}}}`, "", ""},
 		"its scope":   {key + "\nscope {http.request.header.Authorization}", pays, `{"id":1,"result":{"_meta":{"caddy-dedup/replayed":true}}}`, "", ""},
+		"of content":  {"key content\nretention 1m", pays, `{"id":1,"result":{"_meta":{"caddy-dedup/replayed":true}}}`, "", ""},
 		"no wait":     {key + "\nwait off", pays, `{"id":1,"result":{"_meta":{"caddy-dedup/replayed":true}}}`, "", ""},
 		"from header": {"key header X-Key", pays, `{"id":1,"result":{"_meta":{"caddy-dedup/replayed":true}}}`, "", ""},
 		"no ids":      {key, pays, `{"id":1,"result":{"_meta":{"caddy-dedup/replayed":true}}}`, "", "data: {\"method\":\"notifications/progress\"}\n\n"},
@@ -817,7 +890,10 @@ func TestToolCallMistakes(t *testing.T) {
 		key + "\non_duplicate see_other":                  "mode mcp and on_duplicate exclude each other",
 		key + "\nverify github {env.SECRET}":              "mode mcp and verify exclude each other",
 		key + "\nkeep_header Mcp-Session-Id":              "keep_header: Mcp-Session-Id",
-		"key content":                                     "mode mcp: key content would be made of the id",
+		"key content":                                     "mode mcp: key content needs a retention",
+		"key parts a {\nheader X\ncontent\n}":             "mode mcp: key content needs a retention",
+		key + "\ntools":                                   "tools",
+		key + "\ntools pay pay":                           "pay is named twice",
 		"key json /params":                                "mode mcp: a key is a text",
 		"key value a-{http.dedup.json./params/arguments}": "mode mcp: a key is a text",
 		"key json /id":                                    "mode mcp: the id differs in a repeat",
@@ -828,10 +904,13 @@ func TestToolCallMistakes(t *testing.T) {
 			t.Errorf("%s: %v; want %q", lines, err, want)
 		}
 	}
-	for _, lines := range []string{key, key + "\nexclude /params/arguments/token ?ts\non_duplicate conflict\nscope {http.auth.user.id}", "key header Idempotency-Key"} {
+	for _, lines := range []string{key, key + "\nexclude /params/arguments/token ?ts\non_duplicate conflict\nscope {http.auth.user.id}", "key header Idempotency-Key", "key content\nretention 1m", "tools pay\n" + key} {
 		if err := handlerOf("mode mcp\n" + lines); err != nil {
 			t.Errorf("%s: %v", lines, err)
 		}
+	}
+	if err := handlerOf("tools pay"); err == nil || !strings.Contains(err.Error(), "only mode mcp") {
+		t.Errorf("tools of an API: %v", err)
 	}
 	if err := new(Handler).UnmarshalCaddyfile(caddyfile.NewTestDispenser("dedup github {\nmode mcp\n" + key + "\n}")); err == nil || !strings.Contains(err.Error(), "mode mcp and providers exclude each other") {
 		t.Errorf("a provider: %v", err)

@@ -23,6 +23,7 @@ var wordsInJSON = map[string]string{
 	"max_request_body 2MiB\nmax_response_body 512KiB\nkeep_header Set-Cookie Age":                       `{"max_request_body": 2097152, "max_response_body": 524288, "keep_header": ["Set-Cookie", "Age"]}`,
 	"on_store_error pass\ndocs https://example.com/idempotency\nforce X-Force\nmax_attempts 5":          `{"on_store_error": "pass", "docs": "https://example.com/idempotency", "force": "X-Force", "max_attempts": 5}`,
 	"fingerprint json\nexclude /sent_at ?ts":                                                            `{"fingerprint": "json", "exclude": ["/sent_at", "?ts"]}`,
+	"mode mcp\nkey content\nretention 1m\ntools pay refund":                                             `{"mode": "mcp", "keys": [{"content": true}], "retention": 60000000000, "tools": ["pay", "refund"]}`,
 	"caller {http.request.cookie.session}":                                                              `{"caller": ["{http.request.cookie.session}"]}`,
 	"mode webhook\nwait off\nrelease_on off\nfingerprint none":                                          `{"mode": "webhook", "wait": 0, "release_on": ["off"], "fingerprint": "none"}`,
 	"on_duplicate see_other":                        `{"on_duplicate": "see_other"}`,
@@ -38,6 +39,14 @@ var wordsInJSON = map[string]string{
 	"retention_from json /window 12h":                             `{"retention_from": {"json": "/window", "max": 43200000000000}}`,
 	"store redis redis://localhost:6379 {\nprefix shop:dedup:\n}": `{"store": {"store": "redis", "url": "redis://localhost:6379", "prefix": "shop:dedup:"}}`,
 	"verify hmac {\nsecret {env.A} {env.B}\nheader X-S\nsigned {timestamp}.{body}\ntimestamp X-At ms\nwithin 10m\n}": `{"verify": [{"hmac": {"header": "X-S", "signed": "{timestamp}.{body}", "timestamp": "X-At", "timestamp_unit": "ms"}, "secrets": ["{env.A}", "{env.B}"], "within": 600000000000}]}`,
+	// The signature tells apart whose fields are the same.
+	"dedup openai replicate {\nverify openai {env.A}\nverify replicate {env.B}\n}":                       `{"providers": ["openai", "replicate"], "verify": [{"provider":"openai","secrets":["{env.A}"]},{"provider":"replicate","secrets":["{env.B}"]}]}`,
+	"dedup github {\nverify {env.A} {file./b}\n}":                                                        `{"providers": ["github"], "verify": [{"provider":"github","secrets":["{env.A}","{file./b}"]}]}`,
+	"dedup stripe {\nverify stripe {\nsecret {env.A} {env.B}\nwithin off\n}\n}":                          `{"providers": ["stripe"], "verify": [{"provider":"stripe","secrets":["{env.A}","{env.B}"],"within":0}]}`,
+	"dedup discord {\nverify discord aa\n}":                                                              `{"providers": ["discord"], "verify": [{"provider":"discord","public_keys":["aa"]}]}`,
+	"dedup discord {\nverify {env.KEY}\n}":                                                               `{"providers": ["discord"], "verify": [{"provider":"discord","public_keys":["{env.KEY}"]}]}`,
+	"dedup square {\nverify square {\nsecret {env.A}\nurl https://a.example/x https://b.example/x\n}\n}": `{"providers": ["square"], "verify": [{"provider":"square","secrets":["{env.A}"],"urls":["https://a.example/x","https://b.example/x"]}]}`,
+	"verify hmac {\nsecret {env.A}\nheader X-S\nformat t={timestamp},v1={signature}\nalgorithm sha512\nencoding base64\nsecret_encoding hex\nsigned {timestamp}.{body}\ntimestamp ms\n}": `{"verify": [{"hmac":{"header":"X-S","format":"t={timestamp},v1={signature}","algorithm":"sha512","encoding":"base64","secret_encoding":"hex","signed":"{timestamp}.{body}","timestamp_unit":"ms"},"secrets":["{env.A}"]}]}`,
 }
 
 // optionsInJSON has what the lines of the global option become.
@@ -72,8 +81,11 @@ func TestWordsInJSON(t *testing.T) {
 		}
 	}
 	for lines, want := range wordsInJSON {
-		h := new(Handler)
-		err := h.UnmarshalCaddyfile(caddyfile.NewTestDispenser("dedup {\n" + lines + "\n}"))
+		text := lines
+		if !strings.HasPrefix(lines, "dedup") {
+			text = "dedup {\n" + lines + "\n}"
+		}
+		h, err := directive(text)
 		becomes(lines, h.Settings, err, want)
 	}
 	for lines, want := range optionsInJSON {
@@ -115,41 +127,26 @@ func TestPlaceInASite(t *testing.T) {
 	}
 }
 
-// Mistakes in lines of a Caddyfile beside those of mistakes_test.go. Each error names its line.
-func TestMistakesInLines(t *testing.T) {
-	for line, want := range map[string]string{
-		"keep_header":              "keep_header lacks its arguments",
-		"keep_header Age age":      "keep_header: age is named twice",
-		"keep_header Connection":   "cannot be kept",
-		"observe on":               "observe takes no argument",
-		"methods POST post":        "methods: POST is named twice",
-		"max_key_length ten":       "max_key_length",
-		"max_request_body many":    "max_request_body",
-		"retention soon":           "retention",
-		"key":                      "key lacks its source",
-		"key header X-Id optional": "optional is a word of the lines in key parts",
-		`key json ""`:              "json is empty",
-		"key parts p":              "key parts lacks its block",
-		"retention_from":           "retention_from lacks its source",
-		"retention_from header":    "retention_from header has the wrong number of arguments",
-		`retention_from json ""`:   "retention_from json is empty",
-		"store":                    "store takes file, memory or redis",
-		"store sqlite":             `store: "sqlite" is not accepted`,
-		"store redis redis://a {\nprefix \"\"\n}":  "the text is empty",
-		"store redis redis://u@a {\nusername b\n}": "both set the user's name",
-		"store redis rediss://a {\ntls {\n}\n}":    "tls without settings means the same",
-	} {
-		if err := handlerOf(line); err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "Testfile:") {
-			t.Errorf("%s: %v; want %q", line, err, want)
-		}
+// What encoding/json accepts is accepted: null, names in another case, and what this module writes.
+func TestJSONThatIsAccepted(t *testing.T) {
+	h := new(Handler)
+	err := json.Unmarshal([]byte(`{"retention": null, "wait": null, "keys": null, "verify": [], "retention_from": null, "scope": [null], "Lease": "45s", "store": {"store": "memory"}}`), h)
+	if err != nil || duration(h.Lease).String() != "45s" || string(h.StoreRaw) != `{"store": "memory"}` {
+		t.Errorf("%v, %+v", err, h.Settings)
 	}
-	for line, want := range map[string]string{
-		`namespace ""`:      "namespace: the name is empty",
-		"local_copies many": "local_copies",
-		"encrypt":           "encrypt lacks its arguments",
-	} {
-		if err := globalOf(line); err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "Testfile:") {
-			t.Errorf("%s: %v; want %q", line, err, want)
-		}
+	written, err := directive("dedup github {\nmode webhook\nkey parts p {\njson /a\nheader B optional\n}\nretention 7d\nwait off\nrelease_if /errors\nretention_from json /r 1d\nverify github {env.A}\nverify hmac {\nheader X-S\nsecret {env.B}\nsigned {timestamp}.{body}\ntimestamp X-T\nwithin 1m\n}\n}")
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := json.Marshal(written)
+	if err != nil {
+		t.Fatal(err)
+	}
+	again := new(Handler)
+	if err := json.Unmarshal(text, again); err != nil {
+		t.Errorf("%s: %v", text, err)
+	}
+	if read, err := json.Marshal(again); err != nil || !slices.Equal(read, text) {
+		t.Errorf("read %s, %v; want %s", read, err, text)
 	}
 }

@@ -13,7 +13,8 @@ import (
 	"os/exec"
 	"path/filepath"
 	"testing"
-	"time"
+
+	"github.com/caddy-dedup/caddy-dedup/internal/deduptest"
 )
 
 // binary is the path of the program under test.
@@ -21,9 +22,12 @@ var binary string
 
 var update = flag.Bool("update", false, "write what the commands of the guides and the recipes print into their pages")
 
-// patience bounds every wait for something that must happen. It says nothing
-// of how fast that should be.
-const patience = time.Minute
+const patience = deduptest.Patience
+
+var (
+	eventually   = deduptest.Eventually
+	shortTempDir = deduptest.TempDir
+)
 
 func TestMain(m *testing.M) {
 	os.Exit(buildAndRun(m))
@@ -58,17 +62,5 @@ func raiseParallelism() {
 	flag.Visit(func(f *flag.Flag) { given = given || f.Name == "test.parallel" })
 	if !given {
 		_ = flag.Set("test.parallel", "8") // the flag exists and takes numbers
-	}
-}
-
-// eventually polls a condition until it holds; the test fails if it never does.
-func eventually(t *testing.T, what string, holds func() bool) {
-	t.Helper()
-	deadline := time.Now().Add(patience)
-	for !holds() {
-		if time.Now().After(deadline) {
-			t.Fatalf("still not so after %s: %s", patience, what)
-		}
-		time.Sleep(5 * time.Millisecond)
 	}
 }

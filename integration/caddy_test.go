@@ -212,14 +212,3 @@ func (p *caddy) awaitWaiting(t *testing.T, n int, requests ...*pending) {
 		return waiting >= n
 	})
 }
-
-// shortTempDir is t.TempDir with a path short enough for a Unix socket.
-func shortTempDir(t *testing.T) string {
-	t.Helper()
-	dir, err := os.MkdirTemp("", "dedup")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	return dir
-}

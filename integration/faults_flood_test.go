@@ -28,6 +28,7 @@ const (
 // However many keys come, nothing of them stays in the process but local copies, which
 // have a limit of their own: they are in the store. The memory store is bounded by its own limit.
 func TestFloodOfUniqueKeysLeavesNothingInTheProcess(t *testing.T) {
+	t.Parallel()
 	up := startUpstream(t, nil)
 	up.answer = func(w http.ResponseWriter, r *http.Request, n run) {
 		up.mu.Lock()

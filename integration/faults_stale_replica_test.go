@@ -27,7 +27,7 @@ func TestRunInFlightWhileAStaleReplicaIsPromoted(t *testing.T) {
 			way := startLink(t, master.Addr)
 			g := newGate(t)
 			up := startUpstream(t, inTurn(answersStatus(503), g.before(answers201)))
-			site := lines(keyHeader, dedupBlock(lease), proxyTo(up))
+			site := lines(keyHeader, dedupBlock(lease, "wait off"), proxyTo(up))
 			p := start(t, conf{store: storeAt(way.addr), site: site})
 			other := start(t, conf{store: storeAt(replica.Addr), site: site})
 

@@ -13,7 +13,7 @@ import (
 )
 
 var (
-	chaosFor  = flag.Duration("chaos.for", 20*time.Second, "how long the checked histories last")
+	chaosFor  = flag.Duration("chaos.for", 16*time.Second, "how long the checked histories last")
 	chaosKeys = flag.Int("chaos.keys", 0, "how many keys a checked history must have, within chaos.for; 0 for no such limit")
 	chaosSeed = flag.Uint64("chaos.seed", 0, "the seed of the checked histories; 0 for a new one")
 	chaosKeep = flag.String("chaos.keep", "", "the directory for histories that fail; empty for the system's temporary one")

@@ -13,6 +13,8 @@ import (
 	"testing"
 
 	"github.com/caddyserver/caddy/v2"
+
+	"github.com/caddy-dedup/caddy-dedup/internal/deduptest"
 )
 
 // freed is a port at which nobody listens.
@@ -69,12 +71,7 @@ func isAdmin(w http.ResponseWriter, r *http.Request) {
 
 func shortDirectory(t *testing.T) string {
 	t.Helper()
-	directory, err := os.MkdirTemp("", "find") // that of a test is too long for a socket
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { os.RemoveAll(directory) })
-	data := filepath.Join(directory, "caddy")
+	data := filepath.Join(deduptest.TempDir(t), "caddy")
 	if err := os.Mkdir(data, 0o700); err != nil {
 		t.Fatal(err)
 	}

@@ -11,6 +11,7 @@ import (
 
 	caddycmd "github.com/caddyserver/caddy/v2/cmd"
 
+	"github.com/caddy-dedup/caddy-dedup/internal/deduptest"
 	"github.com/caddy-dedup/caddy-dedup/internal/freeport"
 )
 
@@ -103,11 +104,7 @@ func TestCaddyRunsWhatIsPrinted(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	dir, err := os.MkdirTemp("", "dedup") // the test's own would be too long for a socket
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer os.RemoveAll(dir)
+	dir := deduptest.TempDir(t)
 	file, output := filepath.Join(dir, "Caddyfile"), filepath.Join(dir, "output")
 	run := func(to string, args ...string) {
 		t.Helper()

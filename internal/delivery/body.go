@@ -179,6 +179,10 @@ func (f finder) content() (item, error) {
 	if err != nil {
 		return item{}, err
 	}
+	if f.request.Content != nil {
+		id, err := f.request.Content(doc)
+		return item{kind: KindContent, id: id}, err
+	}
 	if doc != nil {
 		hash := contentTuple("json")
 		if err := doc.WriteCanonical(hash.hash, f.request.Exclude...); err == nil {

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 	"unicode/utf8"
+
+	"github.com/caddy-dedup/caddy-dedup/internal/canonicaljson"
 )
 
 // Request is the part of a request that sources read.
@@ -23,6 +25,9 @@ type Request struct {
 	// Exclude are JSON pointers (RFC 6901) to the members that a source of kind
 	// content leaves out.
 	Exclude []string
+	// Content returns what a source of kind content has as the ID, in place of the hash of the body, by that
+	// body, nil if it is not JSON. Nil means the hash.
+	Content func(body *canonicaljson.Document) (string, error)
 	// Signed reports whether the sender signs the body and not its Content-Type. Which kind of form the
 	// body is, is then known from the body alone.
 	Signed bool

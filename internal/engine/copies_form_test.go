@@ -109,8 +109,8 @@ func TestBodyOfACopy(t *testing.T) {
 		body []byte
 		same bool
 	}{{make([]byte, 10, 64<<10), false}, {make([]byte, 10<<10), true}} {
-		wantEnd(t, a.run(numbered(n)), &idempotency.Response{Status: 200, Body: c.body}, resultKept)
-		got := as[engine.Replay](t, a.claim(numbered(n))).Response.Body
+		wantEnd(t, a.run(nth(n)), &idempotency.Response{Status: 200, Body: c.body}, resultKept)
+		got := as[engine.Replay](t, a.claim(nth(n))).Response.Body
 		if same := &got[0] == &c.body[0]; same != c.same || len(got) != len(c.body) {
 			t.Errorf("a body of %d bytes: the copy has %d, the same %v, want %v", len(c.body), len(got), same, c.same)
 		}

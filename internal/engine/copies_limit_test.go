@@ -2,6 +2,7 @@ package engine_test
 
 import (
 	"context"
+	"encoding/binary"
 	"fmt"
 	"runtime"
 	"strings"
@@ -13,13 +14,6 @@ import (
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 	"github.com/caddy-dedup/caddy-dedup/internal/store/storetest"
 )
-
-// numbered returns someRequest with another key.
-func numbered(n int) engine.Request {
-	req := someRequest()
-	req.Key = idempotency.Identity{ID: fmt.Sprint(n)}.Key()
-	return req
-}
 
 // asks reports whether a duplicate asks the store.
 func (r *replica) asks(req engine.Request) bool {
@@ -33,8 +27,8 @@ func TestCopiesHaveALimit(t *testing.T) {
 	copies := engine.NewCopies(100 << 10)
 	a := newReplicaWithCopies(t, newShared(t), copies)
 	for n := range 10 {
-		wantEnd(t, a.run(numbered(n)), created(strings.Repeat("x", 20<<10)), resultKept)
-		if a.asks(numbered(0)) { // used again and again
+		wantEnd(t, a.run(nth(n)), created(strings.Repeat("x", 20<<10)), resultKept)
+		if a.asks(nth(0)) { // used again and again
 			t.Fatalf("the copy that was last used is gone after %d more", n)
 		}
 		if held := copies.Bytes(); held > 100<<10 || held < min(int64(n+1), 4)*20<<10 {
@@ -42,14 +36,14 @@ func TestCopiesHaveALimit(t *testing.T) {
 		}
 	}
 	for n, want := range map[int]bool{9: false, 8: false, 0: false, 3: true} {
-		storetest.Equal(t, a.asks(numbered(n)), want, "a duplicate asks the store, of the response", n)
+		storetest.Equal(t, a.asks(nth(n)), want, "a duplicate asks the store, of the response", n)
 	}
 	held := copies.Bytes()
-	wantEnd(t, a.run(numbered(10)), created(strings.Repeat("x", 100<<10)), resultKept)
+	wantEnd(t, a.run(nth(10)), created(strings.Repeat("x", 100<<10)), resultKept)
 	if copies.Bytes() != held {
 		t.Errorf("a response that is larger than the limit changed the copies from %d to %d bytes", held, copies.Bytes())
 	}
-	if !a.asks(numbered(10)) {
+	if !a.asks(nth(10)) {
 		t.Error("a response that is larger than the limit is copied")
 	}
 	copies.SetLimit(40 << 10)
@@ -63,7 +57,7 @@ func TestCopiesHaveALimit(t *testing.T) {
 		asks  [2]bool
 	}{{0, [2]bool{true, true}}, {100 << 10, [2]bool{true, false}}} {
 		copies.SetLimit(c.limit)
-		storetest.Equal(t, [2]bool{a.asks(numbered(9)), a.asks(numbered(9))}, c.asks, "two duplicates ask the store, with the limit", c.limit)
+		storetest.Equal(t, [2]bool{a.asks(nth(9)), a.asks(nth(9))}, c.asks, "two duplicates ask the store, with the limit", c.limit)
 	}
 }
 
@@ -180,6 +174,36 @@ func (nothing) Settle(context.Context, idempotency.Key, *idempotency.Record, ide
 func (nothing) Subscribe(func(idempotency.Key)) func() { return func() {} }
 
 func (nothing) Close() error { return nil }
+
+// newBenchmarked returns an engine without a store, which costs nothing but itself.
+func newBenchmarked(b testing.TB, copies *engine.Copies) *engine.Engine {
+	options := someOptions()
+	options.Copies = copies
+	options.NewToken = func() string { return "ABCDEFGHIJKLMNOPQRSTUVWXYZ" }
+	options.NewExecutionID = func() string { return "0199b8a2-7d1c-7000-8000-000000000001" }
+	e := engine.New(nothing{}, options)
+	b.Cleanup(func() { _ = e.Close() })
+	return e
+}
+
+// claimWith claims the key with this number. Making the key costs next to nothing.
+func claimWith(b testing.TB, e *engine.Engine, req engine.Request, n int) engine.Decision {
+	binary.BigEndian.PutUint64(req.Key[:], uint64(n))
+	binary.BigEndian.PutUint64(req.Key[len(req.Key)-8:], uint64(n))
+	decision, err := e.Claim(context.Background(), req)
+	must(b, err)
+	return decision
+}
+
+func runWith(b testing.TB, e *engine.Engine, req engine.Request, n int, response *idempotency.Response) {
+	run, ok := claimWith(b, e, req, n).(*engine.Run)
+	if !ok {
+		b.Fatal("the first request does not run")
+	}
+	if got := end(run, response); got != resultKept {
+		b.Fatalf("the run ended %q", got)
+	}
+}
 
 // heap returns how many bytes and objects are in use on the heap.
 func heap() (bytes, objects int64) {

@@ -106,11 +106,6 @@ func (s flightState) after(event flightEvent) (next flightState, changed bool) {
 	return next, next != s
 }
 
-// String returns the name of the state, for test failures.
-func (s flightState) String() string {
-	return [...]string{"asking", "running", "unstored", "closed"}[s]
-}
-
 // membership is when a request joined its flight.
 type membership int
 

@@ -21,16 +21,11 @@ type inMemory struct{ *link }
 func (inMemory) InProcess() {}
 
 // newInMemory returns the only replica of a memory store with this limit.
-func newInMemory(t *testing.T, limit int64) *replica {
+func newInMemory(t *testing.T, limit int64, copies *engine.Copies) *replica {
 	store := memory.New(limit)
 	t.Cleanup(func() { _ = store.Close() })
-	r := &replica{t: t, link: newLink(store)}
-	options := someOptions()
-	options.Observer = &r.observer
-	options.Logger, r.logged = observed()
-	r.Engine = engine.New(inMemory{r.link}, options)
-	t.Cleanup(func() { _ = r.Engine.Close() })
-	return r
+	r := &replica{t: t, link: newLink(store), copies: copies}
+	return r.open(inMemory{r.link}, func(*engine.Options) {})
 }
 
 // nth returns someRequest with the nth key.
@@ -57,7 +52,7 @@ func wantFull(t *testing.T, d engine.Decision) {
 // runs that were in flight together. A refusal names the store's limit. Known keys are answered.
 func TestNoRunStartsWhileResponsesWaitForMemory(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		a := newInMemory(t, 1<<20)
+		a := newInMemory(t, 1<<20, nil)
 		answer := created(strings.Repeat("x", 20_000))
 		kept, trying := 0, 0
 		for n, run := range a.startRuns(60) {
@@ -98,65 +93,16 @@ func TestNoRunStartsWhileResponsesWaitForMemory(t *testing.T) {
 	})
 }
 
-// A response that the store could never keep does not wait: it is kept like one that is larger than
-// the limit of a response.
-func TestResponseTooLargeForTheStore(t *testing.T) {
-	large := strings.Repeat("x", 2<<20)
-	for name, c := range map[string]struct{ answer, want *idempotency.Response }{
-		"its body": {
-			&idempotency.Response{Status: 201, Header: map[string][]string{"Etag": {"1"}}, Body: []byte(large)},
-			&idempotency.Response{Status: 201, Header: map[string][]string{"Etag": {"1"}}, Omitted: true},
-		},
-		"its header": {
-			&idempotency.Response{Status: 201, Header: map[string][]string{"Etag": {large}}, Body: []byte("one")},
-			&idempotency.Response{Status: 201, Omitted: true},
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				a := newInMemory(t, 1<<20)
-				calls := 0
-				run := a.run(someRequest())
-				waiting := a.claimLater(context.Background(), someRequest())
-				synctest.Wait()
-				wantStored(t, run, c.answer, resultKept, func() { calls++ })
-				for _, d := range []engine.Decision{waiting.decision(), a.claim(someRequest())} {
-					got := as[engine.Replay](t, d)
-					if fmt.Sprint(got.Response) != fmt.Sprint(c.want) || got.Record.ExecutionID != run.ExecutionID() {
-						t.Errorf("replayed %v of %s, want %v", got.Response, got.Record.ExecutionID, c.want)
-					}
-				}
-				if calls != 1 || !a.Idle() {
-					t.Errorf("onStored was called %d times; idle is %v", calls, a.Idle())
-				}
-				wantEnd(t, a.run(nth(1)), created("one"), resultKept) // new keys go on
-				wantCounts(t, a.observer.runs(), map[string]int{"run kept": 2})
-				if a.logged.FilterMessageSnippet("too large").Len() == 0 {
-					t.Errorf("logged is %v", a.logged.All())
-				}
-			})
-		})
-	}
-}
-
-// A local copy has what the store has.
-func TestCopyOfResponseTooLargeForTheStore(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		store := memory.New(1 << 20)
-		defer store.Close()
-		a := newReplicaWithCopies(t, store, engine.NewCopies(16<<20))
-		wantEnd(t, a.run(someRequest()), created(strings.Repeat("x", 2<<20)), resultKept)
-		a.link.fail(refused)
-		if got := as[engine.Replay](t, a.claim(someRequest())); !got.Response.Omitted || len(got.Response.Body) != 0 {
-			t.Errorf("the copy has a body of %d bytes, omitted %v", len(got.Response.Body), got.Response.Omitted)
-		}
-	})
-}
-
 func TestFullStore(t *testing.T) {
 	play(t, []scene{
+		// It does not wait: it is kept like one that is larger than the limit of a response.
+		{"a response that can never be kept is kept without its body, and a header that cannot either without both", "memory", `
+			a runs run; a asks w; run ends {201x2000000|headed} kept; run stored 1; run loses {body|all}; w shares run; a replays run
+			a idle; a runs next key=next; next ends 201 kept; a counts kept=2; a logs 1.. too large`},
+		{"a local copy has of it what the store has", "memory copies", `
+			a runs run; run ends 201x2000000 kept; run loses body; a replays run; a store refused; a replays run`},
 		{"a response of a forced run that can never be kept replaces nothing", "memory", `
-			a runs first; first ends 201 kept; a runs run force; a asks w; run ends 201x2000000 released; run loses; w shares run; a replays first`},
+			a runs first; first ends 201 kept; a runs run force; a asks w; run ends 201x2000000 released; run loses body; w shares run; a replays first`},
 		// It is tried whole, without the body, and without the header. The memory of the body is released at once.
 		{"the rest of a large response is stored later, if the store has no room for that either", "memory", `
 			a runs run; a store large settle; run ends 201x3 trying; a asked settle 3; run stored 1; sleep 1m; a store works; sleep 4s

@@ -28,6 +28,10 @@ const (
 	twice
 	// panics: it panics.
 	panics
+	// moves: a settlement takes a second for each MiB of its body.
+	moves
+	// stuck: a settlement with a body of a MiB moves nothing of it.
+	stuck
 )
 
 // executionDelay is when an operation with the fault executedLater is executed.
@@ -41,9 +45,10 @@ var (
 // link is the connection of one replica to the shared store. It records the operations, and makes
 // them fail as the test says.
 type link struct {
-	idempotency.Store
+	idempotency.Store // as it was at first
 
 	mu             sync.Mutex
+	leadsTo        idempotency.Store
 	wakeUpsDropped bool // wake-ups do not come through
 	faults         map[string]fault
 	errs           map[string]error
@@ -51,16 +56,30 @@ type link struct {
 	badErr         error // the error of all settlements of badKey
 	gates          map[string]chan struct{}
 	calls          map[string][]time.Time
+	progress       idempotency.Progress // of bodies
 }
 
 func newLink(store idempotency.Store) *link {
 	return &link{
-		Store:  store,
+		Store: store, leadsTo: store,
 		faults: make(map[string]fault),
 		errs:   make(map[string]error),
 		gates:  make(map[string]chan struct{}),
 		calls:  make(map[string][]time.Time),
 	}
+}
+
+// to is where operations go: another server, after a failover.
+func (l *link) to() idempotency.Store {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.leadsTo
+}
+
+func (l *link) failover(to idempotency.Store) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.leadsTo = to
 }
 
 // fail makes the operations with these names fail from now on, or all of them if no
@@ -158,20 +177,43 @@ func (l *link) do(ctx context.Context, operation string, call func(context.Conte
 		executeLater()
 	case panics:
 		panic("the store has a bug")
+	case moves, stuck:
+		return call(context.WithValue(ctx, movingKey{}, how))
 	}
 	<-ctx.Done()
 	return fmt.Errorf("%w: %w", errLost, ctx.Err())
+}
+
+// movingKey has the fault of a settlement whose body moves.
+type movingKey struct{}
+
+// move moves a body, if the settlement is one that moves it.
+func (l *link) move(ctx context.Context, response *idempotency.Response) error {
+	how, isMoving := ctx.Value(movingKey{}).(fault)
+	if !isMoving || response == nil {
+		return nil
+	}
+	idempotency.Follow(ctx, &l.progress)
+	for left := len(response.Body); left >= 1<<20 && ctx.Err() == nil; left -= 1 << 20 {
+		if how == stuck {
+			<-ctx.Done()
+		} else {
+			time.Sleep(time.Second)
+			l.progress.Moved()
+		}
+	}
+	return ctx.Err()
 }
 
 // lateKey marks the context of an operation that is executed after its caller has given up.
 type lateKey struct{}
 
 func (l *link) Claim(ctx context.Context, c idempotency.Claim) (idempotency.Claimed, error) {
-	found, now, _ := l.Store.Lookup(ctx, c.Key)
+	found, now, _ := l.to().Lookup(ctx, c.Key)
 	inDoubt := c.Record(found, now)
 	var got idempotency.Claimed
 	err := l.do(ctx, "claim", func(ctx context.Context) error {
-		claimed, err := l.Store.Claim(ctx, c)
+		claimed, err := l.to().Claim(ctx, c)
 		if ctx.Value(lateKey{}) == nil {
 			got = claimed
 		}
@@ -184,7 +226,7 @@ func (l *link) Claim(ctx context.Context, c idempotency.Claim) (idempotency.Clai
 }
 
 func (l *link) Renew(ctx context.Context, c idempotency.Claim) error {
-	return l.do(ctx, "renew", func(ctx context.Context) error { return l.Store.Renew(ctx, c) })
+	return l.do(ctx, "renew", func(ctx context.Context) error { return l.to().Renew(ctx, c) })
 }
 
 func (l *link) Settle(ctx context.Context, key idempotency.Key, claimed *idempotency.Record, s idempotency.Settlement) error {
@@ -195,18 +237,21 @@ func (l *link) Settle(ctx context.Context, key idempotency.Key, claimed *idempot
 	}
 	l.mu.Unlock()
 	return l.do(ctx, "settle", func(ctx context.Context) error {
+		if err == nil {
+			err = l.move(ctx, s.Response)
+		}
 		if err != nil {
 			return err
 		}
-		return l.Store.Settle(ctx, key, claimed, s)
+		return l.to().Settle(ctx, key, claimed, s)
 	})
 }
 
-func (l *link) Ready(ctx context.Context) error { return l.do(ctx, "ready", l.Store.Ready) }
+func (l *link) Ready(ctx context.Context) error { return l.do(ctx, "ready", l.to().Ready) }
 
 func (l *link) Lookup(ctx context.Context, key idempotency.Key) (r *idempotency.Record, now time.Time, err error) {
 	err = l.do(ctx, "lookup", func(ctx context.Context) error {
-		r, now, err = l.Store.Lookup(ctx, key)
+		r, now, err = l.to().Lookup(ctx, key)
 		return err
 	})
 	return r, now, err
@@ -214,7 +259,7 @@ func (l *link) Lookup(ctx context.Context, key idempotency.Key) (r *idempotency.
 
 func (l *link) Response(ctx context.Context, key idempotency.Key, token string) (r *idempotency.Response, err error) {
 	err = l.do(ctx, "response", func(ctx context.Context) error {
-		r, err = l.Store.Response(ctx, key, token)
+		r, err = l.to().Response(ctx, key, token)
 		return err
 	})
 	return r, err
@@ -222,14 +267,14 @@ func (l *link) Response(ctx context.Context, key idempotency.Key, token string) 
 
 func (l *link) Change(ctx context.Context, key idempotency.Key, c idempotency.Change) (r *idempotency.Record, err error) {
 	err = l.do(ctx, "change", func(ctx context.Context) error {
-		r, err = l.Store.Change(ctx, key, c)
+		r, err = l.to().Change(ctx, key, c)
 		return err
 	})
 	return r, err
 }
 
 func (l *link) Forget(ctx context.Context, key idempotency.Key, pre idempotency.Precondition) error {
-	return l.do(ctx, "forget", func(ctx context.Context) error { return l.Store.Forget(ctx, key, pre) })
+	return l.do(ctx, "forget", func(ctx context.Context) error { return l.to().Forget(ctx, key, pre) })
 }
 
 func (l *link) Subscribe(wake func(idempotency.Key)) (stop func()) {

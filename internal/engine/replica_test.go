@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -60,14 +62,19 @@ func newReplica(t *testing.T, store idempotency.Store) *replica {
 func newReplicaWithCopies(t *testing.T, store idempotency.Store, copies *engine.Copies) *replica {
 	t.Helper()
 	r := &replica{t: t, link: newLink(store), copies: copies}
+	return r.open(r.link, func(*engine.Options) {})
+}
+
+// open opens the engine of a replica over a store, with options that may be changed.
+func (r *replica) open(store idempotency.Store, change func(*engine.Options)) *replica {
 	r.setRoom(nil)
 	options := someOptions()
 	options.Room = func() error { return *r.room.Load() }
-	options.Copies = copies
-	options.Observer = &r.observer
+	options.Copies, options.Observer = r.copies, &r.observer
 	options.Logger, r.logged = observed()
-	r.Engine = engine.New(r.link, options)
-	t.Cleanup(func() { _ = r.Engine.Close() })
+	change(&options)
+	r.Engine = engine.New(store, options)
+	r.t.Cleanup(func() { _ = r.Close() })
 	return r
 }
 
@@ -258,6 +265,8 @@ func wantReplay(t *testing.T, d engine.Decision, executionID string, response *i
 		t.Errorf("replayed %+v, want %+v", got.Response, response)
 	case got.Record.ExecutionID != executionID:
 		t.Errorf("the replay names %q, want %q", got.Record.ExecutionID, executionID)
+	case got.Response.Omitted && !maps.EqualFunc(got.Response.Header, response.Header, slices.Equal):
+		t.Errorf("replayed with the header %v, want %v", got.Response.Header, response.Header)
 	case got.Waited != waited:
 		t.Errorf("waited is %v, want %v", got.Waited, waited)
 	}
@@ -334,7 +343,7 @@ func wantStored(t *testing.T, run *engine.Run, response *idempotency.Response, w
 // stored returns the record of the key as the shared store has it.
 func (r *replica) stored(req engine.Request) *idempotency.Record {
 	r.t.Helper()
-	record, _, err := r.link.Store.Lookup(context.Background(), req.Key)
+	record, _, err := r.link.to().Lookup(context.Background(), req.Key)
 	if err != nil {
 		r.t.Fatal(err)
 	}

@@ -1,12 +1,6 @@
 package engine_test
 
-import (
-	"testing"
-	"testing/synctest"
-	"time"
-
-	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
-)
+import "testing"
 
 // The store fails after the upstream has answered: the end of the run is stored later.
 func TestSettlementIsRetried(t *testing.T) {
@@ -44,39 +38,9 @@ func TestSettlementIsRetried(t *testing.T) {
 	})
 }
 
-// The retention of a response that is stored late counts from the end of its run, and its record
-// has the time of that end.
+// The retention of a response that is stored late counts from the end of its run. Its attempts take up to 500 ms.
 func TestLateResponseRetentionCountsFromTheEnd(t *testing.T) {
-	for name, outage := range map[string]func(*link){
-		"refused":    func(l *link) { l.fail(refused) },
-		"hung":       func(l *link) { l.fail(hung) },
-		"reply lost": func(l *link) { l.fail(refused); l.fail(replyLost, "settle") },
-		"full":       func(l *link) { l.failWith(idempotency.ErrFull, "settle") },
-	} {
-		for late, kept := range map[time.Duration]time.Duration{10 * time.Second: 30 * time.Second, 50 * time.Second: 0} {
-			t.Run(name+" for "+late.String(), func(t *testing.T) {
-				synctest.Test(t, func(t *testing.T) {
-					a, req := newReplica(t, newShared(t)), someRequest()
-					req.Policy.Retention = 30 * time.Second
-					run := a.run(req)
-					outage(a.link)
-					ended := time.Now()
-					wantEnd(t, run, created("one"), resultTrying)
-					time.Sleep(late)
-					a.link.recover()
-					a.drain()
-					record, _, err := a.link.Lookup(t.Context(), req.Key)
-					if err != nil || record == nil {
-						t.Fatalf("the record is %+v, %v", record, err)
-					}
-					if off := record.Ended.Sub(ended); off < 0 || off > time.Second+storeTimeout {
-						t.Errorf("it ended %s too late", off)
-					}
-					if off := record.Expires.Sub(ended.Add(kept)); kept > 0 && (off < 0 || off > time.Second+storeTimeout) {
-						t.Errorf("it is kept for %s too long", off)
-					}
-				})
-			})
-		}
-	}
+	play(t, []scene{{"after an outage", "retention=30s", `
+		a runs run; {a store refused|a store hung|a store refused; a store lost settle|a store full settle}; run ends 201 trying; sleep 10s
+		a store works; a drains; until 29900ms; b replays run; until 31500ms; b runs next`}})
 }

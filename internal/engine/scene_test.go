@@ -67,7 +67,9 @@ func alternatives(text string) (all []string) {
 type stage struct {
 	t     *testing.T
 	start time.Time
-	store *servers
+	store idempotency.Store
+	// behind is a stale server of the store, to which all operations go after a failover.
+	behind idempotency.Store
 	// words change every request. other is the replica of that name.
 	words    []string
 	other    string
@@ -86,7 +88,7 @@ type stage struct {
 
 func newStage(t *testing.T, request, script, other string) *stage {
 	s := &stage{
-		t: t, start: time.Now(), other: other, store: newServers(t),
+		t: t, start: time.Now(), other: other, store: newShared(t), behind: newShared(t),
 		replicas: make(map[string]*replica), runs: make(map[string]*engine.Run), answers: make(map[string]*idempotency.Response),
 		stored: make(map[string]*int), endings: make(map[string]chan result), waiters: make(map[string][]*waiter),
 		gates: make(map[string]func()), asked: make(map[string]int), tasks: make(map[*replica]chan error),
@@ -103,14 +105,15 @@ func newStage(t *testing.T, request, script, other string) *stage {
 	}
 	for _, name := range []string{"a", "b", "c"} {
 		if strings.Contains(script, name+" ") || name == other {
-			r := newReplica(t, s.store)
-			switch {
-			case s.copies:
-				r = newReplicaWithCopies(t, s.store, engine.NewCopies(someCopies))
-			case s.inMemory:
-				r = newInMemory(t, 1<<20)
+			var copies *engine.Copies
+			if s.copies {
+				copies = engine.NewCopies(someCopies)
 			}
-			s.replicas[name] = r
+			if s.inMemory {
+				s.replicas[name] = newInMemory(t, 1<<20, copies)
+			} else {
+				s.replicas[name] = newReplicaWithCopies(t, s.store, copies)
+			}
 		}
 	}
 	s.replicas["other"] = s.replicas[other]
@@ -155,9 +158,12 @@ func (s *stage) step(subject string, args []string) {
 	case subject == "forget": // the store forgets the record
 		s.wantError(s.store.Forget(context.Background(), s.request(args).Key, idempotency.Precondition{}), nil)
 	case subject == "replicate":
-		s.store.replicate(s.t, s.request(args))
+		s.replicate(s.request(args))
 	case subject == "failover":
-		s.store.failedOver.Store(true)
+		s.store = s.behind
+		for _, r := range s.replicas {
+			r.link.failover(s.behind)
+		}
 	case r != nil:
 		s.replicaStep(r, args[0], args[1:])
 	case run != nil:
@@ -294,7 +300,7 @@ var states = map[string]idempotency.State{
 
 // storeErrors are errors with which an operation of the store fails.
 var storeErrors = map[string]error{
-	"full": idempotency.ErrFull, "large": idempotency.ErrTooLarge, "fenced": idempotency.ErrFenced, "gone": idempotency.ErrGone, "in_flight": idempotency.ErrInFlight,
+	"full": idempotency.ErrFull, "large": idempotency.ErrTooLarge, "fenced": idempotency.ErrFenced, "gone": idempotency.ErrGone, "closed": idempotency.ErrClosed, "in_flight": idempotency.ErrInFlight,
 	"damaged":  &idempotency.UnreadableError{Where: "dedup:one", Err: errors.New("it is cut off")},
 	"readonly": &idempotency.RefusedError{Err: errors.New("read-only")},
 }
@@ -305,6 +311,9 @@ func (s *stage) breakLink(l *link, how string, operations []string) {
 		operations = []string{"claim", "renew", "settle", "ready", "lookup", "response"}
 	}
 	fault, isFault := faults[how]
+	if fault == moves || fault == stuck {
+		operations = []string{"settle"}
+	}
 	if !isFault && storeErrors[how] == nil {
 		s.t.Fatalf("how is a store that is %s?", how)
 	}
@@ -314,7 +323,7 @@ func (s *stage) breakLink(l *link, how string, operations []string) {
 	}
 }
 
-var faults = map[string]fault{"works": works, "refused": refused, "hung": hung, "lost": replyLost, "late": executedLater, "twice": twice}
+var faults = map[string]fault{"works": works, "refused": refused, "hung": hung, "lost": replyLost, "late": executedLater, "twice": twice, "moves": moves, "stuck": stuck}
 
 // wantError checks an error against the name of the one that is wanted, if any.
 func (s *stage) wantError(err error, names []string) {

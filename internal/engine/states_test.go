@@ -11,29 +11,6 @@ import (
 // The tests in this file check single states of a flight, and moments between two steps of a request,
 // which a test from outside the package would meet only by chance.
 
-// flightTable says which state follows after each event. An event that is not in the
-// row of a state changes nothing.
-var flightTable = map[flightState]map[flightEvent]flightState{
-	asking:   {runFound: running, runOver: closed},
-	running:  {runUnstored: unstored, runOver: closed, deserted: closed},
-	unstored: {runOver: closed},
-	closed:   {},
-}
-
-func TestFlightTable(t *testing.T) {
-	for state := asking; state <= closed; state++ {
-		for event := runFound; event <= deserted; event++ {
-			want, changes := flightTable[state][event]
-			if !changes {
-				want = state
-			}
-			if got, changed := state.after(event); got != want || changed != changes {
-				t.Errorf("%v, event %d: %v, changed %v; want %v, %v", state, event, got, changed, want, changes)
-			}
-		}
-	}
-}
-
 func noFlights() *flights {
 	return &flights{byKey: make(map[idempotency.Key]*flight)}
 }
@@ -54,43 +31,6 @@ func isClosed(changed <-chan struct{}) bool {
 		return true
 	default:
 		return false
-	}
-}
-
-// A flight notifies the requests that wait of every change, and of nothing else. Without a waiter it
-// has no channel.
-func TestFlightNotifiesMembers(t *testing.T) {
-	all := noFlights()
-	f := all.mustJoin(t, first).flight
-	if f.changed != nil {
-		t.Error("there is a broadcast that no request waits for")
-	}
-	_, changed := f.view()
-	if _, again := f.view(); again != changed {
-		t.Error("two requests do not wait for the same")
-	}
-	for _, step := range []struct {
-		move func()
-		want flightState
-	}{
-		{func() { f.setRun(&idempotency.Record{}, new(Run)) }, running},
-		{func() { f.end(runUnstored, idempotency.Claimed{}, nil) }, unstored},
-		{func() { f.end(runOver, idempotency.Claimed{}, nil) }, closed},
-	} {
-		_, before := f.view()
-		if isClosed(before) {
-			t.Fatalf("notified before it is %v", step.want)
-		}
-		step.move()
-		if !isClosed(before) {
-			t.Errorf("not notified that it is %v", step.want)
-		}
-		if f.changed != nil {
-			t.Error("there is a broadcast that no request waits for")
-		}
-		if seen, _ := f.view(); seen.state != step.want {
-			t.Errorf("it is %v, want %v", seen.state, step.want)
-		}
 	}
 }
 

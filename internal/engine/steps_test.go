@@ -113,6 +113,18 @@ func (s *stage) replicaStep(r *replica, verb string, args []string) {
 				s.t.Errorf("it goes on, want it %s", verb)
 			}
 		}
+	case "drops": // bodies that are not stored
+		r.DropBodies()
+	case "gives-up": // this many runs
+		s.wantNumber(r.GiveUp(errors.New("nothing uses the store")), args[0], "runs given up")
+	case "failing": // the store, since so long after the beginning, or never
+		if since, fails := r.FailingSince(); fails != (args[0] != "never") || fails && since.Sub(s.start) != s.duration(args[0]) {
+			s.t.Errorf("failing since %v, %v; want %s", since, fails, args[0])
+		}
+	case "dropped": // bodies, this many
+		s.wantNumber(r.observer.of("bodies dropped")["bodies dropped"], args[0], "bodies dropped")
+	case "failures": // of an operation of the store
+		s.wantNumber(r.observer.of(args[0] + " failed")[args[0]+" failed"], args[1], "failures")
 	case "idle", "busy":
 		if r.Idle() != (verb == "idle") {
 			s.t.Errorf("it is not %s", verb)
@@ -191,8 +203,12 @@ func (s *stage) runStep(run *engine.Run, name, verb string, args []string) {
 		if n := *s.stored[name]; n != s.number(args[0]) {
 			s.t.Errorf("onStored was called %d times, want %s", n, args[0])
 		}
-	case "loses": // its response has no body, or is not there
-		s.answers[name] = &idempotency.Response{Status: 201, Omitted: true}
+	case "loses": // its response has no body, or neither that nor a header
+		header := s.answers[name].Header
+		if args[0] == "all" {
+			header = nil
+		}
+		s.answers[name] = &idempotency.Response{Status: 201, Header: header, Omitted: true}
 	case "streams":
 		run.Stream("the stream")
 	case "again": // the store executes the claim of the run once more
@@ -215,7 +231,7 @@ func (s *stage) wantResult(run, want string) {
 }
 
 // end returns an end of a run: unknown, unsent (each with an error for the client), silent (unsent,
-// without one), omitted (a response without its body), or a status, which may have a retention that
+// without one), omitted (a response without its body), headed (one with a large header), or a status, which may have a retention that
 // the upstream asks for, and a size, then also a header: 201/1m, 201x2000000. The body is the name of the run.
 func (s *stage) end(run, how string) idempotency.End {
 	switch how {
@@ -225,6 +241,10 @@ func (s *stage) end(run, how string) idempotency.End {
 		return idempotency.End{How: idempotency.NotSent, Response: failed(502)}
 	case "silent":
 		return idempotency.End{How: idempotency.NotSent}
+	case "headed":
+		return idempotency.End{How: idempotency.Answered, Response: &idempotency.Response{
+			Status: 201, Header: map[string][]string{"Etag": {strings.Repeat("x", 2<<20)}}, Body: []byte("one"),
+		}}
 	case "omitted":
 		return idempotency.End{How: idempotency.Answered, Response: &idempotency.Response{Status: 201, Omitted: true}}
 	}

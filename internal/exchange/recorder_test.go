@@ -19,6 +19,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/caddy-dedup/caddy-dedup/internal/budget"
+	"github.com/caddy-dedup/caddy-dedup/internal/deduptest"
 	"github.com/caddy-dedup/caddy-dedup/internal/engine"
 	"github.com/caddy-dedup/caddy-dedup/internal/httpfield"
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
@@ -119,7 +120,7 @@ func TestRunWithoutRoomIsNotKept(t *testing.T) {
 		room := budget.New(1000)
 		others := &budget.Allowance{Budget: room}
 		others.Count(2 * budget.SmallBody)
-		goOn(t, others)
+		deduptest.KeepBusy(t, others)
 		client, settled := httptest.NewRecorder(), 0
 		c := newExecution(t, client, httptest.NewRequest(http.MethodPost, "/", nil), Config{MaxResponseBody: 1 << 20, Budget: room}, func(idempotency.Settlement) {
 			if settled++; client.Body.Len() != 0 {
@@ -176,7 +177,7 @@ func TestCopyForTheStoreWaitsForRoom(t *testing.T) {
 					t.Fatal(err)
 				}
 				others.Count(2 * c.others)
-				goOn(t, others)
+				deduptest.KeepBusy(t, others)
 				release := time.AfterFunc(c.release, others.ReleaseAll)
 				defer release.Stop()
 				began := time.Now()
@@ -567,24 +568,6 @@ type heldPart struct {
 }
 
 func (p heldPart) Held() int { return p.bytes }
-
-// goOn has others take and release room until the test ends, so that no run may exceed the limit.
-func goOn(t *testing.T, others *budget.Allowance) {
-	t.Helper()
-	done := make(chan struct{})
-	t.Cleanup(func() { close(done) })
-	go func() {
-		for {
-			select {
-			case <-done:
-				return
-			case <-time.After(100 * time.Millisecond):
-				others.Count(1)
-				others.Release(1)
-			}
-		}
-	}()
-}
 
 // Large header fields are sent while their room is taken: Go's server would send them when the handler has
 // returned.

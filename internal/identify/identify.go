@@ -288,7 +288,7 @@ func (x *Request) Resumes(key idempotency.Key, by idempotency.Origin) bool {
 	x.r = &post
 	for _, source := range x.Sources {
 		for _, kind := range source.Kinds() {
-			found := delivery.Found{Provider: by.Provider, Kind: kind, Prefix: source.Prefix, ID: by.DeliveryID}
+			found := delivery.Found{Provider: by.Provider, Kind: kind, Prefix: source.Prefix, ID: by.DeliveryID, Content: source.MadeOfContent()}
 			if x.setKey(found) == nil && x.Key() == key {
 				return true
 			}
@@ -349,6 +349,7 @@ func (x *Request) identify() Decision {
 	}.Remember()
 	if x.call != nil {
 		request.LetLastCount()
+		request.Content = x.callFingerprint
 	}
 	parsed := x.keyNamesMembers || delivery.NeedsBody(x.sender.Sources, x.sender.Providers, x.r.Header)
 	if parsed {
@@ -400,6 +401,8 @@ func (x *Request) identify() Decision {
 	switch {
 	case reqbody.Failed(err):
 		return x.unread(err)
+	case errors.Is(err, delivery.ErrUnusable):
+		return x.withoutKey(err)
 	case err != nil && kind != idempotency.FingerprintNone:
 		return x.withLargeBody(err, "the fingerprint")
 	}
@@ -441,6 +444,8 @@ func changesBody(providers []delivery.Provider, name string) bool {
 // key, else the default of the mode.
 func (c *Config) FingerprintFor(found delivery.Found) idempotency.FingerprintKind {
 	switch kind := c.Fingerprint; {
+	case c.Mode == delivery.ModeMCP && found.Content:
+		return idempotency.FingerprintNone // the key has it
 	case c.Mode == delivery.ModeMCP:
 		return idempotency.FingerprintCall
 	case kind == idempotency.FingerprintBody && found.Content:
@@ -462,6 +467,13 @@ func (x *Request) fingerprint(kind idempotency.FingerprintKind, request delivery
 	if kind == idempotency.FingerprintNone {
 		return "", nil
 	}
+	if kind == idempotency.FingerprintCall {
+		doc, err := request.Document()
+		if err != nil {
+			return "", err
+		}
+		return x.callFingerprint(doc)
+	}
 	path, query := report.OriginalPath(x.r)
 	query = withoutParameters(query, x.excludedParameters)
 	parts, err := x.multipart(request)
@@ -470,14 +482,6 @@ func (x *Request) fingerprint(kind idempotency.FingerprintKind, request delivery
 		return "", err
 	case parts != "":
 		return idempotency.Fingerprint(kind, path, query, []byte(parts), nil, x.Exclude...), nil
-	case kind == idempotency.FingerprintCall:
-		doc, err := request.Document()
-		if err != nil {
-			return "", err
-		}
-		return idempotency.FingerprintWritten(kind, query, x.Exclude, func(to io.Writer) error {
-			return x.Calls.WriteFingerprint(to, doc, x.excludedPointers...)
-		})
 	case kind == idempotency.FingerprintJSON:
 		doc, err := request.Document()
 		if err != nil {
@@ -489,6 +493,23 @@ func (x *Request) fingerprint(kind idempotency.FingerprintKind, request delivery
 	default:
 		return idempotency.Fingerprint(kind, path, query, x.Body.Whole(), nil, x.Exclude...), nil
 	}
+}
+
+// callFingerprint returns the fingerprint of a call, which is also its key made of content. The error is
+// [delivery.ErrUnusable] if the call has no canonical form.
+func (x *Request) callFingerprint(doc *canonicaljson.Document) (string, error) {
+	if doc == nil {
+		return "", fmt.Errorf("%w: the tool call is not JSON in UTF-8", delivery.ErrUnusable)
+	}
+	_, query := report.OriginalPath(x.r)
+	query = withoutParameters(query, x.excludedParameters)
+	text, err := idempotency.FingerprintWritten(idempotency.FingerprintCall, query, x.Exclude, func(to io.Writer) error {
+		return x.Calls.WriteFingerprint(to, doc, x.excludedPointers...)
+	})
+	if err != nil {
+		return "", fmt.Errorf("%w: the tool call has no canonical form: %w", delivery.ErrUnusable, err)
+	}
+	return text, nil
 }
 
 // multipart returns the text that stands for a multipart body, "" for any other.

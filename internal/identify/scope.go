@@ -1,6 +1,7 @@
 package identify
 
 import (
+	"errors"
 	"fmt"
 	"net/http"
 	"slices"
@@ -54,10 +55,10 @@ func (x scope) appendTexts(parts []string, texts []string) ([]string, error) {
 			parts = append(parts, values...)
 		}
 	}
-	if x.Mode != delivery.ModeWebhook && !x.namesCaller() {
-		x.anonymousWarning.Do(x.warnScope)
+	if x.Mode == delivery.ModeWebhook || x.namesCaller() {
+		return parts, nil
 	}
-	return parts, nil
+	return x.appendForNoCaller(parts, x.warnScope)
 }
 
 // scopeMembers are the members of the body that a configured scope names, for operators.
@@ -115,12 +116,29 @@ func (x scope) appendSignedScope(parts []string, r *http.Request) ([]string, err
 func (x scope) appendCallerAndAccount(parts []string, r *http.Request) ([]string, error) {
 	withoutCaller := len(parts)
 	parts, err := x.appendCaller(parts, r, x.Caller)
-	if len(parts) == withoutCaller {
-		x.anonymousWarning.Do(func() { x.warnAnonymous(r.Header) })
+	if err == nil && len(parts) == withoutCaller {
+		parts, err = x.appendForNoCaller(parts, func() { x.warnAnonymous(r.Header) })
 	} else if field := x.unlistedIdentity(r.Header); field != "" {
 		x.unlistedWarning.Do(func() { x.warnUnlisted(field) })
 	}
 	return appendFields(parts, r.Header, AccountFields), err
+}
+
+// errNoCaller is why a call has no key.
+var errNoCaller = errors.New("a key made of content needs something that tells callers apart: the request has no credential and no Mcp-Session-Id")
+
+// appendForNoCaller is for a request in which nothing identifies the caller, which warn logs. A call with a key
+// made of content has it from its session, or has no key: all clients send equal calls.
+func (x scope) appendForNoCaller(parts []string, warn func()) ([]string, error) {
+	if x.call == nil || !x.Found().Content {
+		x.anonymousWarning.Do(warn)
+		return parts, nil
+	}
+	n := len(parts)
+	if parts = appendFields(parts, x.r.Header, []string{"Mcp-Session-Id"}); len(parts) == n {
+		return parts, errNoCaller
+	}
+	return parts, nil
 }
 
 // appendCaller appends all by which the caller is known: by default, and by the configuration's texts.

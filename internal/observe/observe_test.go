@@ -1,6 +1,7 @@
 package observe
 
 import (
+	"cmp"
 	"context"
 	"crypto/hmac"
 	"crypto/sha256"
@@ -40,7 +41,8 @@ type observing struct {
 	*Handler
 	t    *testing.T
 	logs *observer.ObservedLogs
-	key  string // of its requests
+
+	key, method, signature string // of its requests
 
 	// Called when the store is asked for a claim, or a settlement. They may hang, or panic.
 	claim, settle func()
@@ -59,7 +61,7 @@ func newObserving(t *testing.T, change func(*Config)) *observing {
 	t.Helper()
 	time.Sleep(samplersStart)
 	core, logs := observer.New(zap.WarnLevel)
-	o, logger := &observing{t: t, logs: logs, key: "k", claim: func() {}, settle: func() {}}, zap.New(core)
+	o, logger := &observing{t: t, logs: logs, key: "k", method: http.MethodPost, claim: func() {}, settle: func() {}}, zap.New(core)
 	c := Config{
 		Identify: identify.Config{
 			Mode: delivery.ModeAPI, Methods: []string{"POST"}, MaxKeyLength: 255, Namespace: "test",
@@ -134,8 +136,11 @@ func (o *observing) post(body io.Reader, behind http.HandlerFunc) (*http.Request
 	o.t.Helper()
 	repl := caddy.NewReplacer()
 	repl.Set("http.test", "before")
-	r := httptest.NewRequestWithContext(context.WithValue(o.t.Context(), caddy.ReplacerCtxKey, repl), http.MethodPost, "/", body)
+	r := httptest.NewRequestWithContext(context.WithValue(o.t.Context(), caddy.ReplacerCtxKey, repl), o.method, "/", body)
 	r.Header.Set("Idempotency-Key", o.key)
+	if o.signature != "" {
+		r.Header.Set("X-Signature", o.signature)
+	}
 	if _, empty := body.(emptyBody); empty {
 		r.ContentLength = 0
 	}
@@ -172,8 +177,8 @@ func readAll(w http.ResponseWriter, r *http.Request) {
 
 func readNothing(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusCreated) }
 
-// A request has an outcome when the handlers behind have read what its key and its fingerprint are
-// made of.
+// A request has an outcome when the handlers behind have read what its signature, its key and its
+// fingerprint are made of. One that verify would refuse passes, claims nothing, and is logged.
 func TestObserveByWhatIsRead(t *testing.T) {
 	readSome := func(n int) http.HandlerFunc {
 		return func(w http.ResponseWriter, r *http.Request) {
@@ -183,46 +188,66 @@ func TestObserveByWhatIsRead(t *testing.T) {
 	}
 	text := func(n int) io.Reader { return strings.NewReader(strings.Repeat("x", n)) }
 	chunked := func(n int) io.Reader { return io.NopCloser(text(n)) }
+	mac := hmac.New(sha256.New, []byte("secret"))
+	_, _ = io.WriteString(mac, "xxxx")
+	signed := hex.EncodeToString(mac.Sum(nil))
+	verify := func(c *Config) {
+		verifier, err := signature.New(signature.Config{Scheme: &signature.Scheme{Header: "X-Signature"}, Secrets: []string{"secret"}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.Identify.Verify = &identify.Verification{Verifiers: signature.Verifiers{verifier}, Senders: map[string]*identify.Sender{"": {Sources: c.Identify.Sources}}}
+	}
+	room := func(limit, taken int) func(*Config) {
+		return func(c *Config) {
+			c.Budget, c.Identify.MaxRequestBody = budget.New(int64(limit)), 1<<20
+			(&budget.Allowance{Budget: c.Budget}).Count(taken)
+		}
+	}
+	const executed, tooLarge, invalid, unsigned = "executed", "too_large", "invalid", "signature_invalid"
 	for name, c := range map[string]struct {
-		change func(*Config)
-		body   io.Reader
-		behind http.HandlerFunc
-		want   []string
+		change    func(*Config)
+		method    string // "" for POST
+		signature string
+		body      io.Reader
+		behind    http.HandlerFunc
+		want      string // "" for none
 	}{
-		"to its end":                {body: chunked(10), behind: readAll, want: []string{"executed"}},
-		"its declared length":       {body: text(10), behind: readSome(10), want: []string{"executed"}},
-		"not to its end":            {body: chunked(10), behind: readSome(10)},
-		"not at all":                {body: text(10), behind: readNothing},
-		"none":                      {body: http.NoBody, behind: readNothing, want: []string{"executed"}},
-		"of a body that has none":   {body: emptyBody{}, behind: readNothing, want: []string{"executed"}},
-		"a body declared too large": {body: text(101), behind: readNothing, want: []string{"too_large"}},
-		"one that is":               {body: chunked(101), behind: readAll, want: []string{"too_large"}},
-		"enough of it":              {body: chunked(1000), behind: readSome(101), want: []string{"too_large"}},
-		"one that cannot be read":   {body: iotest.ErrReader(io.ErrUnexpectedEOF), behind: readAll, want: []string{"invalid"}},
-		"what is not needed": {
-			change: func(c *Config) { c.Identify.Fingerprint = idempotency.FingerprintNone },
-			body:   text(10), behind: readNothing, want: []string{"executed"},
-		},
-		"what there is no room for": {
-			change: func(c *Config) {
-				c.Budget, c.Identify.MaxRequestBody = budget.New(64<<10), 1<<20
-				(&budget.Allowance{Budget: c.Budget}).Count(64 << 10)
-			},
-			body: chunked(10_000), behind: readAll,
-		},
-		"what there is never room for": {
-			change: func(c *Config) { c.Budget, c.Identify.MaxRequestBody = budget.New(8<<10), 1<<20 },
-			body:   chunked(10_000), behind: readAll, want: []string{"too_large"},
-		},
+		"to its end":                   {body: chunked(10), behind: readAll, want: executed},
+		"its declared length":          {body: text(10), behind: readSome(10), want: executed},
+		"not to its end":               {body: chunked(10), behind: readSome(10)},
+		"not at all":                   {body: text(10), behind: readNothing},
+		"none":                         {body: http.NoBody, behind: readNothing, want: executed},
+		"of a body that has none":      {body: emptyBody{}, behind: readNothing, want: executed},
+		"a body declared too large":    {body: text(101), behind: readNothing, want: tooLarge},
+		"one that is":                  {body: chunked(101), behind: readAll, want: tooLarge},
+		"enough of it":                 {body: chunked(1000), behind: readSome(101), want: tooLarge},
+		"one that cannot be read":      {body: iotest.ErrReader(io.ErrUnexpectedEOF), behind: readAll, want: invalid},
+		"what is not needed":           {change: func(c *Config) { c.Identify.Fingerprint = idempotency.FingerprintNone }, body: text(10), behind: readNothing, want: executed},
+		"what there is no room for":    {change: room(64<<10, 64<<10), body: chunked(10_000), behind: readAll},
+		"what there is never room for": {change: room(8<<10, 0), body: chunked(10_000), behind: readAll, want: tooLarge},
+		"signed":                       {change: verify, signature: signed, body: text(4), behind: readAll, want: executed},
+		"unsigned":                     {change: verify, body: text(4), behind: readAll, want: unsigned},
+		"another body":                 {change: verify, signature: signed, body: text(5), behind: readAll, want: unsigned},
+		"an unsigned PUT":              {change: verify, method: "PUT", body: text(4), behind: readAll, want: unsigned},
+		"a signed PUT":                 {change: verify, method: "PUT", signature: signed, body: text(4), behind: readAll, want: executed},
+		"signed and large":             {change: verify, signature: signed, body: text(101), behind: readAll, want: tooLarge},
+		"unsigned and large":           {change: verify, body: text(101), behind: readAll, want: unsigned},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				o := newObserving(t, c.change)
+				o.method, o.signature = cmp.Or(c.method, http.MethodPost), c.signature
+				claimed := false
+				o.claim = func() { claimed = true }
 				_, repl := o.post(c.body, c.behind)
 				outcome, _ := repl.GetString("http.dedup.outcome")
-				o.want(c.want...)
-				if strings.Join(c.want, "") != outcome {
-					t.Errorf("the outcome is shown as %q", outcome)
+				o.want(strings.Fields(c.want)...)
+				if c.want != outcome || claimed != (outcome == executed) {
+					t.Errorf("the outcome is shown as %q, and a claim was made: %v", outcome, claimed)
+				}
+				if lines := o.logs.FilterMessageSnippet("that verify would refuse").Len(); (lines == 1) != (outcome == unsigned) {
+					t.Errorf("%d lines say that it would be refused", lines)
 				}
 			})
 		})
@@ -285,7 +310,7 @@ func TestObserveTheRequestAsItCame(t *testing.T) {
 	})
 }
 
-// A store that hangs delays no request, and neither does the next.
+// A store that hangs delays no request, and neither does the next; one that panics ends no process.
 func TestObserveWaitsForNoStore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := newObserving(t, nil)
@@ -307,6 +332,13 @@ func TestObserveWaitsForNoStore(t *testing.T) {
 		if outcome, _ := third.GetString("http.dedup.outcome"); outcome != "replayed" {
 			t.Errorf("the outcome with a store that is well again is %q", outcome)
 		}
+		o.claim = func() { panic("damaged") }
+		o.post(strings.NewReader("body"), readAll)
+		synctest.Wait()
+		if len(o.logs.TakeAll()) == 0 {
+			t.Error("no line says that the store panics")
+		}
+		o.want("executed", "executed", "replayed")
 	})
 }
 
@@ -331,16 +363,6 @@ func TestObserveFollowsTheAnswer(t *testing.T) {
 			o.want("executed", want)
 		})
 	}
-}
-
-// A store that panics ends no process.
-func TestObserveOutlivesAPanic(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		o := newObserving(t, nil)
-		o.claim = func() { panic("damaged") }
-		o.post(strings.NewReader("body"), readAll)
-		o.want()
-	})
 }
 
 // Of two dedups, the one behind says what became of a request.
@@ -368,68 +390,6 @@ type noCounts struct{}
 func (noCounts) Request(string, report.Outcome, bool) {}
 func (noCounts) Differing(string, bool)               {}
 func (noCounts) Overloaded(engine.Limit)              {}
-
-// Under observe, a request that verify would refuse passes, claims nothing and is counted and logged,
-// with any method.
-func TestObserveVerifies(t *testing.T) {
-	verifier, err := signature.New(signature.Config{Scheme: &signature.Scheme{Header: "X-Signature"}, Secrets: []string{"secret"}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	mac := hmac.New(sha256.New, []byte("secret"))
-	_, _ = io.WriteString(mac, "body")
-	signed := hex.EncodeToString(mac.Sum(nil))
-	for name, c := range map[string]struct {
-		method, body, signature string
-		want                    []string
-	}{
-		"signed":             {"POST", "body", signed, []string{"executed"}},
-		"unsigned":           {"POST", "body", "", []string{"signature_invalid"}},
-		"another body":       {"POST", "b0dy", signed, []string{"signature_invalid"}},
-		"PUT":                {"PUT", "body", "", []string{"signature_invalid"}},
-		"a signed PUT":       {"PUT", "body", signed, []string{"executed"}},
-		"too large":          {"POST", strings.Repeat("x", 101), signed, []string{"too_large"}},
-		"too large a PUT":    {"PUT", strings.Repeat("x", 101), signed, []string{"too_large"}},
-		"unsigned and large": {"POST", strings.Repeat("x", 101), "", []string{"signature_invalid"}},
-	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				o := newObserving(t, func(c *Config) {
-					c.Identify.Verify = &identify.Verification{
-						Verifiers: signature.Verifiers{verifier}, Senders: map[string]*identify.Sender{"": {Sources: c.Identify.Sources}},
-					}
-				})
-				claimed, passed := false, ""
-				o.claim = func() { claimed = true }
-				r := httptest.NewRequestWithContext(context.WithValue(t.Context(), caddy.ReplacerCtxKey, caddy.NewReplacer()), c.method, "/", strings.NewReader(c.body))
-				r.Header.Set("Idempotency-Key", "k")
-				if c.signature != "" {
-					r.Header.Set("X-Signature", c.signature)
-				}
-				err := o.ServeHTTP(httptest.NewRecorder(), r, caddyhttp.HandlerFunc(func(w http.ResponseWriter, r *http.Request) error {
-					body, err := io.ReadAll(r.Body)
-					passed = string(body)
-					w.WriteHeader(http.StatusCreated)
-					return err
-				}))
-				if err != nil || passed != c.body {
-					t.Errorf("the handlers behind got %q, %v", passed, err)
-				}
-				synctest.Wait()
-				if strings.Join(o.counts, ",") != strings.Join(c.want, ",") {
-					t.Errorf("%q are counted, want %q", o.counts, c.want)
-				}
-				if claimed != (strings.Join(c.want, "") == "executed") {
-					t.Errorf("a claim was made: %t", claimed)
-				}
-				lines := o.logs.FilterMessageSnippet("that verify would refuse").Len()
-				if refused := strings.Join(c.want, "") == "signature_invalid"; refused != (lines == 1) {
-					t.Errorf("%d lines say that it would be refused", lines)
-				}
-			})
-		})
-	}
-}
 
 // Under observe a response is read as it goes to its client, and by no more than that.
 func TestObserveReadsResponses(t *testing.T) {

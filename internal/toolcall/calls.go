@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 
@@ -28,6 +29,8 @@ const (
 type Mode struct {
 	// Shared reports whether other processes may have calls in flight that this one cannot know.
 	Shared bool
+	// Tools are the names of the tools whose calls are served; nil for all.
+	Tools []string
 }
 
 var _ identify.Calls = Mode{}
@@ -73,6 +76,9 @@ func (m Mode) Read(header http.Header, body []byte, whole bool, caller func(fiel
 	}
 	request := read(body, header[methodField])
 	id := request.ID
+	if (request.Kind == Call || request.Kind == UnusableID) && !m.serves(request.Tool) {
+		request.Kind = Other
+	}
 	begin := func() func(bool) func() {
 		call, session := flightOf(caller(sessionField), id), sessionOf(header, caller)
 		return func(hasKey bool) (end func()) { return inFlight.add(call, session, hasKey) }
@@ -98,6 +104,12 @@ func (m Mode) Read(header http.Header, body []byte, whole bool, caller func(fiel
 		}
 	}
 	return identify.CallRead{}
+}
+
+// serves reports whether calls of a tool are served. That of a call without a name, or with one that is not read,
+// is unknown.
+func (m Mode) serves(tool []byte) bool {
+	return m.Tools == nil || tool == nil || slices.ContainsFunc(m.Tools, func(name string) bool { return canonicaljson.IsString(tool, name) })
 }
 
 // Why a request that calls tools has no key.

@@ -45,6 +45,8 @@ type Request struct {
 	// beginning of a call does not have it. Of [UnusableID] it is a number, or nil, and of [Other] that of a
 	// request, or nil.
 	ID []byte
+	// Tool is the name of the tool that is called, as it is written; nil where it is not read.
+	Tool []byte
 }
 
 // Read returns what a body is. methods are the lines of the request's field Mcp-Method: where there is
@@ -62,14 +64,8 @@ func Read(body []byte, methods []string) Request {
 	case m.method != nil && isID(m.id):
 		return Request{ID: m.id}
 	case m.says(cancelMethod) && agree(methods, cancelMethod) && m.id == nil:
-		var id []byte
-		_ = canonicaljson.Members(m.params, func(name []byte, begin, end int) {
-			if canonicaljson.IsString(name, "requestId") {
-				id = m.params[begin:end]
-			}
-		})
-		if isID(id) {
-			return Request{Cancellation, id}
+		if id := memberOf(m.params, "requestId"); isID(id) {
+			return Request{Kind: Cancellation, ID: id}
 		}
 	}
 	return Request{}
@@ -113,29 +109,39 @@ func (m requestMembers) says(method string) bool { return canonicaljson.IsString
 
 // call returns what the members of a call say.
 func (m requestMembers) call() Request {
-	switch {
-	case m.id == nil || isID(m.id):
-		return Request{Call, m.id}
-	case m.id[0] == '-' || '0' <= m.id[0] && m.id[0] <= '9':
-		return Request{UnusableID, m.id}
-	default:
-		return Request{Kind: UnusableID}
+	r := Request{Kind: Call, ID: m.id, Tool: memberOf(m.params, "name")}
+	if m.id != nil && !isID(m.id) {
+		r.Kind = UnusableID
+		if c := m.id[0]; c != '-' && (c < '0' || '9' < c) {
+			r.ID = nil
+		}
 	}
+	return r
+}
+
+// memberOf returns the last value of a member, nil if there is none. Of a beginning, it has to be whole.
+func memberOf(object []byte, member string) (value []byte) {
+	_ = canonicaljson.Members(object, func(name []byte, begin, end int) {
+		if end < len(object) && canonicaljson.IsString(name, member) {
+			value = object[begin:end]
+		}
+	})
+	return value
 }
 
 // readRequest returns those of the members that end before a limit: of a beginning, the last value
-// may be cut.
+// may be cut. So may be params, of which only members are read.
 func readRequest(body []byte, limit int) (m requestMembers, err error) {
 	err = canonicaljson.Members(body, func(name []byte, begin, end int) {
 		value := body[begin:end]
 		switch {
+		case canonicaljson.IsString(name, "params"):
+			m.params = value
 		case end >= limit:
 		case canonicaljson.IsString(name, "method"):
 			m.method = value
 		case canonicaljson.IsString(name, "id"):
 			m.id = value
-		case canonicaljson.IsString(name, "params"):
-			m.params = value
 		}
 	})
 	return m, err

@@ -78,6 +78,23 @@ func TestRead(t *testing.T) {
 	}
 }
 
+// The tool of a call is named in its params, or is not known.
+func TestToolsOfRequests(t *testing.T) {
+	for body, want := range map[string]string{
+		`{"method":"tools/call","id":1,"params":{"name":"pay"}}`:               `"pay"`,
+		`{"params":{"name":"x","n\u0061me":"p\u0061y"},"method":"tools/call",`: `"p\u0061y"`,
+		`{"method":"tools/call","id":1,"params":{"name":"pay","arguments":{"a`: `"pay"`,
+		`{"method":"tools/call","id":1,"params":{"name":"pa`:                   ``,
+		`{"method":"tools/call","id":1,"params":{"arguments":{"name":"pay"}}}`: ``,
+		`{"method":"tools/call","id":1,"params":["name"]}`:                     ``,
+		`{"method":"tools/call","id":1,"name":"pay"}`:                          ``,
+	} {
+		if got := toolcall.ReadBeginning([]byte(body), nil); got.Kind != toolcall.Call || string(got.Tool) != want {
+			t.Errorf("%s: got %d of %s, want %s", body, got.Kind, got.Tool, want)
+		}
+	}
+}
+
 func TestReadBeginning(t *testing.T) {
 	call := []string{"tools/call"}
 	for _, c := range []struct {

@@ -5,13 +5,13 @@ import (
 	"strings"
 	"testing"
 	"testing/synctest"
-	"time"
 
 	"github.com/caddyserver/caddy/v2"
 	"go.uber.org/zap"
 	"go.uber.org/zap/zaptest/observer"
 
 	"github.com/caddy-dedup/caddy-dedup/internal/budget"
+	"github.com/caddy-dedup/caddy-dedup/internal/deduptest"
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 	"github.com/caddy-dedup/caddy-dedup/internal/report"
 )
@@ -156,7 +156,7 @@ func TestParsingAResponseWaitsForRoom(t *testing.T) {
 				of := newRun(c.body, 1<<20, ReleaseIf{Pointer: "/errors"})
 				others := budget.Allowance{Budget: of.room.Budget}
 				others.Count(int(c.others))
-				goOn(t, &others)
+				deduptest.KeepBusy(t, &others)
 				done := make(chan bool, 1)
 				go func() { done <- of.conclude(Ended{Status: 200}).End.SaysFailed }()
 				synctest.Wait()
@@ -179,22 +179,4 @@ func TestParsingAResponseWaitsForRoom(t *testing.T) {
 			})
 		})
 	}
-}
-
-// goOn has others take and release room until the test ends, so that no run may exceed the limit.
-func goOn(t *testing.T, others *budget.Allowance) {
-	t.Helper()
-	done := make(chan struct{})
-	t.Cleanup(func() { close(done) })
-	go func() {
-		for {
-			select {
-			case <-done:
-				return
-			case <-time.After(100 * time.Millisecond):
-				others.Count(1)
-				others.Release(1)
-			}
-		}
-	}()
 }

@@ -9,9 +9,9 @@ import (
 	"testing"
 )
 
-// duplicates are tests of the project that see a duplicate replayed, by a binary that is
-// given to them.
-const duplicates = "^(TestProxyCommandNeedsNoFile|TestProbesSeeTheStore|TestHealthCommand)$"
+// served are tests of the project for a binary that is given to them, which use no command but
+// Caddy's own: a duplicate is replayed, and probes are answered.
+var served = []string{"TestDuplicateIsReplayedWithoutTheUpstream", "TestProbesSeeTheStore"}
 
 // What the project's own file and xcaddy's own command build has the module in it, and
 // serves a duplicate; also with another plugin. Each build takes minutes where nothing is
@@ -103,7 +103,8 @@ func (Greeting) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyhttp
 `)
 }
 
-// tryBuild checks that a build has the project's modules and these, and serves duplicates.
+// tryBuild checks that a build has the project's modules and these, and its one command, and serves
+// duplicates.
 func tryBuild(t *testing.T, root, binary string, modules ...string) {
 	t.Helper()
 	listed := strings.Fields(run(t, root, binary, "list-modules", "--skip-standard"))
@@ -118,8 +119,22 @@ func tryBuild(t *testing.T, root, binary string, modules ...string) {
 		write(t, caddyfile, ":8080 {\n\tgreeting\n\tdedup\n\trespond done 201\n}\n")
 		run(t, root, binary, "validate", "--config", caddyfile)
 	}
+	// Its commands are below one: the top level is Caddy's.
+	for _, command := range []string{"proxy", "keys", "providers", "health"} {
+		if said := run(t, root, binary, "dedup", command, "--help"); !strings.Contains(said, " dedup "+command) {
+			t.Errorf("%s dedup %s --help says %q", binary, command, said)
+		}
+		if top := run(t, root, binary, "--help"); strings.Contains(top, "\n  "+command+" ") {
+			t.Errorf("%s has the command %s beside Caddy's own", binary, command)
+		}
+	}
 	t.Setenv("DEDUP_BINARY", binary)
-	run(t, root, "go", "test", "./integration", "-count=1", "-run", duplicates)
+	said := run(t, root, "go", "test", "./integration", "-count=1", "-v", "-run", "^("+strings.Join(served, "|")+")$")
+	for _, name := range served {
+		if !strings.Contains(said, "--- PASS: "+name+" ") {
+			t.Errorf("%s has not passed:\n%s", name, said)
+		}
+	}
 }
 
 func run(t *testing.T, directory, program string, args ...string) string {

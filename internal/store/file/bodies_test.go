@@ -20,6 +20,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
+	"github.com/caddy-dedup/caddy-dedup/internal/store/storetest"
 )
 
 // segments returns the paths of the segments of a store on a real disk.
@@ -95,45 +96,21 @@ func writeBody(ctx context.Context, b *bodies, name string, until time.Time, bod
 
 // A full segment takes no more bodies, the number of open segments is limited, and close closes all.
 func TestSegmentsAreClosed(t *testing.T) {
-	counting := &countingFS{FS: newMemory()}
-	b := newBodies(counting, storePath)
+	counted := &handles{FS: newMemory()}
+	b := newBodies(counted, storePath)
 	now := time.Now()
 	for i := range 3 * maxOpenSegments {
 		must(t, writeBody(t.Context(), b, fmt.Sprint(i), now.Add(time.Duration(i)*bucketInterval), []byte(largeText("x"))))
 	}
-	if counting.open > maxOpenSegments {
-		t.Errorf("%d segments are open", counting.open)
+	if n := counted.open.Load(); n > maxOpenSegments {
+		t.Errorf("%d segments are open", n)
 	}
 	must(t, writeBody(t.Context(), b, "last", now, bytes.Repeat([]byte("x"), maxSegment)))
 	if b.open[b.bucket(now)] != nil {
 		t.Error("a full segment takes more bodies")
 	}
 	b.close()
-	if counting.open != 0 {
-		t.Errorf("%d segments are open after close", counting.open)
-	}
-}
-
-// countingFS counts the segments that are open.
-type countingFS struct {
-	vfs.FS
-	open int
-}
-
-func (c *countingFS) OpenReadWrite(name string, category vfs.DiskWriteCategory, opts ...vfs.OpenOption) (vfs.File, error) {
-	f, err := c.FS.OpenReadWrite(name, category, opts...)
-	c.open++
-	return &countedFile{f, c}, err
-}
-
-type countedFile struct {
-	vfs.File
-	fs *countingFS
-}
-
-func (f *countedFile) Close() error {
-	f.fs.open--
-	return f.File.Close()
+	storetest.Equal(t, counted.open.Load(), 0, "segments are open after close")
 }
 
 // A damaged body is not replayed, and its key does not run again. The error names the file.
@@ -320,37 +297,17 @@ func TestFlushesOfBodiesAreShared(t *testing.T) {
 	b.close()
 }
 
-// limited is a disk with a maximum size of files.
-type limited struct {
-	vfs.FS
-	max int64
-}
-
-func (l limited) OpenReadWrite(name string, c vfs.DiskWriteCategory, opts ...vfs.OpenOption) (vfs.File, error) {
-	f, err := l.FS.OpenReadWrite(name, c, opts...)
-	return limitedFile{f, l.max}, err
-}
-
-type limitedFile struct {
-	vfs.File
-	max int64
-}
-
-func (f limitedFile) WriteAt(p []byte, at int64) (int, error) {
-	room := max(0, min(int64(len(p)), f.max-at))
-	n, err := f.File.WriteAt(p[:room], at)
-	if err == nil && n < len(p) {
-		err = syscall.EFBIG
-	}
-	return n, err
-}
-
 // If files may not become as large as a segment, a body that does not fit into the open one gets a new
 // segment. A body that fits into no file is too large. The disk does not count as full.
 func TestFileSizeLimit(t *testing.T) {
 	path := newPath(t)
 	body := largeText("body")
-	s := openStore(t, limited{vfs.Default, int64(2*len(body) + len(body)/2 + 2*blockSize)}, path)
+	s := openStore(t, &hooked{vfs.Default, func(_ string, at int64, n int) (int, error) {
+		if room := max(0, 2*len(body)+len(body)/2+2*blockSize-int(at)); n > room {
+			return room, syscall.EFBIG
+		}
+		return n, nil
+	}}, path)
 	for i := range 9 {
 		must(t, keepAs(t.Context(), s, fmt.Sprint(i), completeAs(body)), i)
 	}

@@ -36,7 +36,7 @@ func TestClockStepsWhileTheDiskIsFull(t *testing.T) {
 	for _, step := range []time.Duration{-2 * time.Hour, 2 * time.Hour} {
 		synctest.Test(t, func(t *testing.T) {
 			clock := new(steppedClock)
-			disk := &volume{FS: newMemory(), size: 1 << 30}
+			disk := volumeOf(1 << 30)
 			fs := newFaulty(disk)
 			s := clock.open(t, fs)
 			disk.take(maxReservedSpace / 2)

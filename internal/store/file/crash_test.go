@@ -1,6 +1,7 @@
 package file
 
 import (
+	"flag"
 	"fmt"
 	"maps"
 	"math/rand/v2"
@@ -135,10 +136,15 @@ func (c *crash) check(t *testing.T) {
 	keep(t, s, 1000, 1001)
 }
 
+var crashSeeds = flag.Uint64("crash.seeds", 1, "how often TestCrashOfTheMachine crashes a machine at each of its moments")
+
 // After a crash of the machine at any moment, including while the store is created or opened again, the
 // store opens and has everything that it has acknowledged.
 func TestCrashOfTheMachine(t *testing.T) {
-	for seed := range uint64(3) {
+	if testing.Short() {
+		t.Skip("one goroutine")
+	}
+	for seed := range *crashSeeds {
 		c := newCrashing(vfs.NewCrashableMem(), seed)
 		for _, part := range [][2]int{{0, 45}, {45, 60}} {
 			s := openStore(t, c, storePath)
@@ -151,7 +157,7 @@ func TestCrashOfTheMachine(t *testing.T) {
 		}
 		for i, first := range c.crashes {
 			first.check(t)
-			if i%20 != int(seed) {
+			if i%20 != int(seed%20) {
 				continue
 			}
 			// The machine crashes again while the store is opened after a crash.

@@ -3,9 +3,9 @@ package file
 import (
 	"errors"
 	"fmt"
+	"io"
 	"math/rand/v2"
-	"os"
-	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -18,6 +18,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
+	"github.com/caddy-dedup/caddy-dedup/internal/store/storetest"
 )
 
 func isUnreadable(err error) bool {
@@ -28,23 +29,16 @@ func isUnreadable(err error) bool {
 // Whatever is damaged in a table, the process goes on, replays only responses as they were kept, and
 // runs no key again.
 func TestDamagedStoreNeverAnswersWrongly(t *testing.T) {
-	const keys, rounds = 600, 60
-	whole := newPath(t)
-	s := openStore(t, vfs.Default, whole)
-	keep(t, s, 0, keys)
-	closeStore(t, s)
-	s = openStore(t, vfs.Default, whole) // which writes the log to a table
-	closeStore(t, s)
-	tables, err := filepath.Glob(filepath.Join(whole, "*.sst"))
-	if err != nil || len(tables) != 1 {
-		t.Fatalf("tables: %v, %v", tables, err)
+	if testing.Short() {
+		t.Skip("one goroutine")
 	}
-	sound, err := os.ReadFile(tables[0])
-	must(t, err)
+	const keys, rounds = 300, 30
+	whole, table := oneTable(t, keys)
+	sound := read(t, whole, table)
 	random := rand.New(rand.NewPCG(11, 12))
 	unreadable, replayed := 0, 0
 	for range rounds {
-		damaged := append([]byte(nil), sound...)
+		damaged := slices.Clone(sound)
 		switch at := random.IntN(len(damaged) - 512); random.IntN(3) {
 		case 0:
 			damaged[at] ^= byte(1 + random.IntN(255))
@@ -53,10 +47,10 @@ func TestDamagedStoreNeverAnswersWrongly(t *testing.T) {
 		default:
 			copy(damaged[at:], sound[random.IntN(len(sound)-512):][:512])
 		}
-		path := newPath(t)
-		must(t, os.CopyFS(path, os.DirFS(whole)))
-		must(t, os.WriteFile(filepath.Join(path, filepath.Base(tables[0])), damaged, 0o600))
-		s, err := Open(path, zap.NewNop())
+		fs := newMemory()
+		must(t, storetest.ErrOf(vfs.Clone(whole, fs, storePath, storePath)))
+		overwrite(t, fs, table, damaged)
+		s, err := openIn(fs, storePath, zap.NewNop())
 		if err != nil {
 			continue // refused
 		}
@@ -168,37 +162,47 @@ func flushTable(t *testing.T, s *Store) {
 	}
 }
 
-// oneTable returns the path of a store with one table, which has so many keys, and that of the table.
-func oneTable(t *testing.T, keys int) (path, table string) {
+// oneTable returns a disk in memory with a store that has so many keys in one table, and the path of that.
+func oneTable(t *testing.T, keys int) (fs vfs.FS, table string) {
 	t.Helper()
-	path = newPath(t)
-	s := openStore(t, vfs.Default, path)
+	fs = newMemory()
+	s := openStore(t, fs, storePath)
 	keep(t, s, 0, keys)
 	flushTable(t, s)
 	closeStore(t, s)
-	tables, err := filepath.Glob(filepath.Join(path, "*.sst"))
-	if err != nil || len(tables) != 1 {
-		t.Fatalf("tables: %v, %v", tables, err)
-	}
-	return path, tables[0]
+	names, err := fs.List(storePath)
+	must(t, err)
+	names = slices.DeleteFunc(names, func(name string) bool { return !strings.HasSuffix(name, ".sst") })
+	storetest.Equal(t, len(names), 1, "tables")
+	return fs, fs.PathJoin(storePath, names[0])
 }
 
-// flipBit flips a bit in the middle of a file.
-func flipBit(t *testing.T, file string) {
+func read(t *testing.T, fs vfs.FS, path string) []byte {
 	t.Helper()
-	content, err := os.ReadFile(file)
+	f, err := fs.Open(path)
 	must(t, err)
-	content[len(content)/2] ^= 1
-	must(t, os.WriteFile(file, content, 0o600))
+	defer f.Close()
+	content, err := io.ReadAll(f)
+	must(t, err)
+	return content
+}
+
+func overwrite(t *testing.T, fs vfs.FS, path string, content []byte) {
+	t.Helper()
+	f, err := fs.Create(path, vfs.WriteCategoryUnspecified)
+	must(t, err)
+	must(t, errors.Join(storetest.ErrOf(f.Write(content)), f.Sync(), f.Close()))
 }
 
 // With one flipped bit in a table, no merge succeeds. The store reports that, with the file, and goes
 // on: it takes new keys, and replays what it can read.
 func TestDamagedTableAcceptsNewKeys(t *testing.T) {
 	const keys, tables, each = 600, 80, 5 // pebble stops writes at 12 tables by default
-	path, table := oneTable(t, keys)
-	flipBit(t, table)
-	s, err := Open(path, zap.NewNop())
+	fs, table := oneTable(t, keys)
+	content := read(t, fs, table)
+	content[len(content)/2] ^= 1
+	overwrite(t, fs, table, content)
+	s, err := openIn(fs, storePath, zap.NewNop())
 	must(t, err)
 	poll(t, "the filter is built", func() bool { return s.filter.current.Load() != nil }) // new keys read nothing
 	if reason, _ := s.Impairment(); reason != "" || s.Damages() != 0 {
@@ -233,60 +237,51 @@ func TestDamagedTableAcceptsNewKeys(t *testing.T) {
 	closeStore(t, s)
 }
 
-// A sector that cannot be read is reported like a damaged one.
-func TestTableThatCannotBeRead(t *testing.T) {
-	fs := newFaulty(newMemory())
-	s := openStore(t, fs, storePath)
-	poll(t, "the filter is built", func() bool { return s.filter.current.Load() != nil }) // new keys read nothing
-	fs.set(func(op errorfs.Op) error {
-		if op.Kind == errorfs.OpFileReadAt && strings.HasSuffix(op.Path, ".sst") {
-			return fmt.Errorf("read %s: %w", op.Path, syscall.EIO)
-		}
-		return nil
-	})
-	for i := range 2 * mergeThreshold {
-		keep(t, s, i, i+1)
-		flushTable(t, s)
-	}
-	poll(t, "the failed merge is reported", func() bool { return s.Damages() > 0 })
-	if reason, _ := s.Impairment(); !strings.Contains(reason, ".sst") {
-		t.Errorf("reason %q; want one that names a table", reason)
-	}
-	fs.set(nil)
-	closeStore(t, s)
-}
-
-// A process that has no file descriptor left for a while, or whose disk does not tell its space, has no
-// damage afterwards.
-func TestPassingFailureIsNoDamage(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		fs := newFaulty(newMemory())
-		s := openStore(t, fs, storePath)
-		synctest.Wait() // new keys read nothing when the filter is built
-		fs.set(func(op errorfs.Op) error {
-			switch {
-			case op.Kind == errorfs.OpGetDiskUsage, op.Kind == errorfs.OpFileReadAt && strings.HasSuffix(op.Path, ".sst"):
-				return fmt.Errorf("open %s: %w", op.Path, syscall.EMFILE)
-			default:
-				return nil
-			}
+// While tables cannot be read, the store says so with the name of one, and a merge that fails is repeated at intervals.
+// A sector that could not be read for a while, a process that had no file descriptor, or a disk that did not tell its
+// space, is no damage afterwards.
+func TestTablesThatCannotBeRead(t *testing.T) {
+	for name, err := range map[string]error{"a bad sector": syscall.EIO, "no file descriptor": syscall.EMFILE} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				fs := newFaulty(newMemory())
+				s := openStore(t, fs, storePath)
+				synctest.Wait() // new keys read nothing when the filter is built
+				fs.set(func(op errorfs.Op) error {
+					if op.Kind == errorfs.OpFileReadAt && strings.HasSuffix(op.Path, ".sst") || op.Kind == errorfs.OpGetDiskUsage && err == syscall.EMFILE {
+						return fmt.Errorf("read %s: %w", op.Path, err)
+					}
+					return nil
+				})
+				for i := range 2 * mergeThreshold {
+					keep(t, s, i, i+1)
+					flushTable(t, s)
+				}
+				const pauses = 10
+				time.Sleep(pauses * minMergePause)
+				synctest.Wait()
+				if reason, since := s.Impairment(); !strings.Contains(reason, ".sst") || since.IsZero() {
+					t.Errorf("impaired since %v by %q; want a table's name", since, reason)
+				}
+				if s.Damages() == 0 {
+					t.Error("nothing is counted")
+				}
+				if failed := s.database.db.Metrics().Compact.FailedCount; failed < pauses/2 || failed > pauses+2 { // two may start at once
+					t.Errorf("%d merges have failed within %v", failed, pauses*minMergePause)
+				}
+				fs.set(nil)
+				time.Sleep(10 * time.Minute)
+				synctest.Wait()
+				if n := s.database.db.Metrics().Levels[0].Sublevels; n > mergeThreshold {
+					t.Errorf("%d tables are left to merge", n)
+				}
+				if reason, since := s.Impairment(); reason != "" || !since.IsZero() {
+					t.Errorf("impaired since %v by %q, after all tables are merged", since, reason)
+				}
+				closeStore(t, s)
+			})
 		})
-		for i := range 2 * mergeThreshold {
-			keep(t, s, i, i+1)
-			flushTable(t, s)
-		}
-		synctest.Wait()
-		if reason, since := s.Impairment(); !strings.Contains(reason, syscall.EMFILE.Error()) || since.IsZero() {
-			t.Errorf("impaired since %v by %q, while no merge succeeds", since, reason)
-		}
-		fs.set(nil)
-		time.Sleep(10 * time.Minute)
-		synctest.Wait()
-		if reason, since := s.Impairment(); reason != "" || !since.IsZero() {
-			t.Errorf("impaired since %v by %q, after all tables are merged", since, reason)
-		}
-		closeStore(t, s)
-	})
+	}
 }
 
 // A merge of sound tables does not end the damage of another one.
@@ -300,37 +295,4 @@ func TestDamageStaysAfterAMerge(t *testing.T) {
 			t.Errorf("impaired since %v by %q, after a merge ended with %v", since, reason, err)
 		}
 	}
-}
-
-// A merge that fails is repeated at intervals, not at once.
-func TestFailedMergePauses(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		fs := newFaulty(newMemory())
-		s := openStore(t, fs, storePath)
-		synctest.Wait() // new keys read nothing when the filter is built
-		fs.set(func(op errorfs.Op) error {
-			if op.Kind == errorfs.OpFileReadAt && strings.HasSuffix(op.Path, ".sst") {
-				return syscall.EIO
-			}
-			return nil
-		})
-		for i := range 2 * mergeThreshold {
-			keep(t, s, i, i+1)
-			flushTable(t, s)
-		}
-		const pauses = 10
-		time.Sleep(pauses * minMergePause)
-		synctest.Wait()
-		failed := s.database.db.Metrics().Compact.FailedCount
-		if failed < pauses/2 || failed > pauses+2 { // two may start at once
-			t.Errorf("%d merges have failed within %v", failed, pauses*minMergePause)
-		}
-		fs.set(nil)
-		time.Sleep(minMergePause + time.Second)
-		synctest.Wait()
-		if n := s.database.db.Metrics().Levels[0].Sublevels; n > mergeThreshold {
-			t.Errorf("%d tables are left to merge", n)
-		}
-		closeStore(t, s)
-	})
 }

@@ -2,6 +2,7 @@ package file
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -43,6 +44,42 @@ type copyingFile struct{ vfs.File }
 func (f copyingFile) Write(p []byte) (int, error) { return f.File.Write(bytes.Clone(p)) }
 func (f copyingFile) WriteAt(p []byte, at int64) (int, error) {
 	return f.File.WriteAt(bytes.Clone(p), at)
+}
+
+// hooked is a disk that asks before it writes so many bytes to a file: how many of them, and with which error.
+type hooked struct {
+	vfs.FS
+	before func(name string, at int64, n int) (int, error)
+}
+
+type hookedFile struct {
+	vfs.File
+	name   string
+	before func(name string, at int64, n int) (int, error)
+}
+
+func (h *hooked) Create(name string, c vfs.DiskWriteCategory) (vfs.File, error) {
+	f, err := h.FS.Create(name, c)
+	return hookedFile{f, name, h.before}, err
+}
+
+func (h *hooked) OpenReadWrite(name string, c vfs.DiskWriteCategory, opts ...vfs.OpenOption) (vfs.File, error) {
+	f, err := h.FS.OpenReadWrite(name, c, opts...)
+	return hookedFile{f, name, h.before}, err
+}
+
+func (f hookedFile) Write(p []byte) (int, error) {
+	n, err := f.before(f.name, 0, len(p))
+	if err != nil {
+		return 0, err
+	}
+	return f.File.Write(p[:n])
+}
+
+func (f hookedFile) WriteAt(p []byte, at int64) (int, error) {
+	allowed, full := f.before(f.name, at, len(p))
+	n, err := f.File.WriteAt(p[:allowed], at)
+	return n, cmp.Or(err, full)
 }
 
 // faulty is a disk on which operations can be made to fail or to hang.

@@ -1,32 +1,26 @@
 package file
 
 import (
-	"os"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/cockroachdb/pebble/v2"
-	"go.uber.org/zap/zaptest"
+	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 	"github.com/caddy-dedup/caddy-dedup/internal/store/storetest"
 )
 
 func TestStore(t *testing.T) {
-	open := func(t *testing.T, path string) idempotency.Store {
-		s, err := Open(path, zaptest.NewLogger(t))
-		must(t, err)
-		return s
-	}
-	storetest.Run(t, func(t *testing.T) idempotency.Store { return open(t, newPath(t)) }, storetest.Options{
+	storetest.Run(t, func(t *testing.T) idempotency.Store { return openStore(t, newMemory(), storePath) }, storetest.Options{
 		Around: synctest.Test, Advance: time.Sleep, Damage: damage,
 		// The files at this moment are those that a killed process leaves.
 		Crash: func(t *testing.T, store idempotency.Store) idempotency.Store {
-			path := newPath(t)
+			fs := newMemory()
 			synctest.Wait() // pebble removes old files in the background
-			must(t, os.CopyFS(path, os.DirFS(store.(*Store).path)))
-			return open(t, path)
+			storetest.Must(t, storetest.ErrOf(vfs.Clone(store.(*Store).fs, fs, storePath, storePath)))
+			return openStore(t, fs, storePath)
 		},
 	})
 }

@@ -1,15 +1,15 @@
 package file
 
 import (
-	"bufio"
 	"context"
-	"encoding/gob"
 	"errors"
 	"flag"
 	"fmt"
 	"io"
 	"math/rand/v2"
+	"net/rpc"
 	"os"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -26,25 +26,39 @@ var (
 	killedSeed     = flag.Uint64("killed.seed", 0, "seed of TestKilledProcessAgreesWithTheModel; 0: a random one")
 )
 
-func init() { children["served"] = serve }
+func init() {
+	children["served"] = func(path string) error {
+		s, err := Open(path, zap.NewNop())
+		if err != nil {
+			return err
+		}
+		server := rpc.NewServer()
+		if err := server.RegisterName("Store", remote{s}); err != nil {
+			return err
+		}
+		server.ServeConn(pipes{os.Stdin, os.Stdout})
+		return nil
+	}
+}
 
-// asked is an operation that the parent requests from the process that it is going to kill.
-type asked struct {
-	ID         uint64
-	What       string
+// pipes are what two processes talk over.
+type pipes struct {
+	io.Reader
+	io.WriteCloser
+}
+
+// Asked are the arguments of an operation.
+type Asked struct {
 	Key        idempotency.Key
 	Token      string
 	Change     idempotency.Change
 	Pre        idempotency.Precondition
-	Claim      idempotency.Claim
 	Record     *idempotency.Record
 	Settlement idempotency.Settlement
 }
 
-// answered is the result of an operation. The process sends it after the store has acknowledged the
-// operation.
-type answered struct {
-	ID       uint64
+// Answered is the result of an operation. The process sends it after the store has acknowledged the operation.
+type Answered struct {
 	Claimed  idempotency.Claimed
 	Record   *idempotency.Record
 	Response *idempotency.Response
@@ -52,161 +66,108 @@ type answered struct {
 	Changed  *idempotency.ChangedError
 }
 
-// ruleErrors are the errors that a rule of the store decides, as opposed to failures.
-var ruleErrors = []error{idempotency.ErrGone, idempotency.ErrFenced, idempotency.ErrInFlight, idempotency.ErrComplete}
-
-// serve executes the operations that it reads, each in a goroutine, until it is killed.
-func serve(path string) error {
-	s, err := Open(path, zap.NewNop())
-	if err != nil {
-		return err
+func (a *Answered) with(err error) error {
+	if changed, ok := errors.AsType[idempotency.ChangedError](err); ok {
+		a.Changed = &changed
+	} else if err != nil {
+		a.Err = err.Error()
 	}
-	var mu sync.Mutex
-	out := gob.NewEncoder(os.Stdout)
-	in := gob.NewDecoder(bufio.NewReader(os.Stdin))
-	for {
-		var a asked
-		if err := in.Decode(&a); err != nil {
-			return err
-		}
-		go func() {
-			result := carryOut(s, a)
-			mu.Lock()
-			defer mu.Unlock()
-			_ = out.Encode(result) // to the parent, an operation without an answer is in doubt
-		}()
-	}
+	return nil
 }
 
-func carryOut(s *Store, a asked) answered {
-	ctx := context.Background()
-	result := answered{ID: a.ID}
-	var err error
-	switch a.What {
-	case "claim":
-		result.Claimed, err = s.Claim(ctx, a.Claim)
-	case "renew":
-		err = s.Renew(ctx, a.Claim)
-	case "settle":
-		err = s.Settle(ctx, a.Key, a.Record, a.Settlement)
-	case "lookup":
-		result.Record, _, err = s.Lookup(ctx, a.Key)
-	case "response":
-		result.Response, err = s.Response(ctx, a.Key, a.Token)
-	case "change":
-		result.Record, err = s.Change(ctx, a.Key, a.Change)
-	case "forget":
-		err = s.Forget(ctx, a.Key, a.Pre)
-	default:
-		err = fmt.Errorf("there is no operation %q", a.What)
-	}
-	if changed, ok := errors.AsType[idempotency.ChangedError](err); ok {
-		result.Changed = &changed
-	} else if err != nil {
-		result.Err = err.Error()
-	}
-	return result
+// remote has the operations of a store, as net/rpc calls them.
+type remote struct{ store *Store }
+
+func (r remote) Claim(c idempotency.Claim, a *Answered) (err error) {
+	a.Claimed, err = r.store.Claim(context.Background(), c)
+	return a.with(err)
+}
+
+func (r remote) Renew(c idempotency.Claim, a *Answered) error {
+	return a.with(r.store.Renew(context.Background(), c))
+}
+
+func (r remote) Settle(q Asked, a *Answered) error {
+	return a.with(r.store.Settle(context.Background(), q.Key, q.Record, q.Settlement))
+}
+
+func (r remote) Lookup(q Asked, a *Answered) (err error) {
+	a.Record, _, err = r.store.Lookup(context.Background(), q.Key)
+	return a.with(err)
+}
+
+func (r remote) Response(q Asked, a *Answered) (err error) {
+	a.Response, err = r.store.Response(context.Background(), q.Key, q.Token)
+	return a.with(err)
+}
+
+func (r remote) Change(q Asked, a *Answered) (err error) {
+	a.Record, err = r.store.Change(context.Background(), q.Key, q.Change)
+	return a.with(err)
+}
+
+func (r remote) Forget(q Asked, a *Answered) error {
+	return a.with(r.store.Forget(context.Background(), q.Key, q.Pre))
 }
 
 // served is the store of another process.
 type served struct {
 	idempotency.Store // for the operations that the test does not use
-	mu                sync.Mutex
-	out               *gob.Encoder
-	last              uint64
-	waiting           map[uint64]chan answered // nil after the process has exited
+	client            *rpc.Client
 }
 
 var errKilled = errors.New("the process was killed")
 
-func newServed(in io.Writer, out io.Reader) *served {
-	s := &served{out: gob.NewEncoder(in), waiting: make(map[uint64]chan answered)}
-	go func() {
-		decoder := gob.NewDecoder(bufio.NewReader(out))
-		for {
-			var a answered
-			err := decoder.Decode(&a)
-			s.mu.Lock()
-			if err != nil { // also for an answer that is cut off
-				for _, waiting := range s.waiting {
-					close(waiting)
-				}
-				s.waiting = nil
-				s.mu.Unlock()
-				return
-			}
-			s.waiting[a.ID] <- a
-			delete(s.waiting, a.ID)
-			s.mu.Unlock()
-		}
-	}()
-	return s
-}
+// ruleErrors are the errors that a rule of the store decides, as opposed to failures.
+var ruleErrors = []error{idempotency.ErrGone, idempotency.ErrFenced, idempotency.ErrInFlight, idempotency.ErrComplete}
 
-func (s *served) ask(a asked) (answered, error) {
-	s.mu.Lock()
-	if s.waiting == nil {
-		s.mu.Unlock()
-		return answered{}, errKilled
+func (s served) ask(operation string, q any) (a Answered, err error) {
+	err = s.client.Call("Store."+operation, q, &a)
+	switch at := slices.IndexFunc(ruleErrors, func(rule error) bool { return rule.Error() == a.Err }); {
+	case errors.As(err, new(rpc.ServerError)):
+	case err != nil: // an operation without an answer is in doubt
+		err = errKilled
+	case at >= 0:
+		err = ruleErrors[at]
+	case a.Changed != nil:
+		err = *a.Changed
+	case a.Err != "":
+		err = errors.New(a.Err)
 	}
-	s.last++
-	a.ID = s.last
-	result := make(chan answered, 1)
-	s.waiting[a.ID] = result
-	_ = s.out.Encode(a) // it fails if the process has exited, which the reader notices
-	s.mu.Unlock()
-	r, ok := <-result
-	if !ok {
-		return answered{}, errKilled
-	}
-	for _, err := range ruleErrors {
-		if r.Err == err.Error() {
-			return r, err
-		}
-	}
-	if r.Changed != nil {
-		return r, *r.Changed
-	}
-	if r.Err != "" {
-		return r, errors.New(r.Err)
-	}
-	return r, nil
+	return a, err
 }
 
 // Claim implements [idempotency.Store], as do the others.
-func (s *served) Claim(_ context.Context, c idempotency.Claim) (idempotency.Claimed, error) {
-	r, err := s.ask(asked{What: "claim", Claim: c})
-	return r.Claimed, err
+func (s served) Claim(_ context.Context, c idempotency.Claim) (idempotency.Claimed, error) {
+	a, err := s.ask("Claim", c)
+	return a.Claimed, err
 }
 
-func (s *served) Renew(_ context.Context, c idempotency.Claim) error {
-	_, err := s.ask(asked{What: "renew", Claim: c})
-	return err
+func (s served) Renew(_ context.Context, c idempotency.Claim) error {
+	return storetest.ErrOf(s.ask("Renew", c))
 }
 
-func (s *served) Settle(_ context.Context, key idempotency.Key, claimed *idempotency.Record, settlement idempotency.Settlement) error {
-	_, err := s.ask(asked{What: "settle", Key: key, Record: claimed, Settlement: settlement})
-	return err
+func (s served) Settle(_ context.Context, key idempotency.Key, claimed *idempotency.Record, settlement idempotency.Settlement) error {
+	return storetest.ErrOf(s.ask("Settle", Asked{Key: key, Record: claimed, Settlement: settlement}))
 }
 
-func (s *served) Lookup(_ context.Context, key idempotency.Key) (*idempotency.Record, time.Time, error) {
-	r, err := s.ask(asked{What: "lookup", Key: key})
-	return r.Record, time.Time{}, err
+func (s served) Lookup(_ context.Context, key idempotency.Key) (*idempotency.Record, time.Time, error) {
+	a, err := s.ask("Lookup", Asked{Key: key})
+	return a.Record, time.Time{}, err
 }
 
-func (s *served) Response(_ context.Context, key idempotency.Key, token string) (*idempotency.Response, error) {
-	r, err := s.ask(asked{What: "response", Key: key, Token: token})
-	return r.Response, err
+func (s served) Response(_ context.Context, key idempotency.Key, token string) (*idempotency.Response, error) {
+	a, err := s.ask("Response", Asked{Key: key, Token: token})
+	return a.Response, err
 }
 
-func (s *served) Change(_ context.Context, key idempotency.Key, c idempotency.Change) (*idempotency.Record, error) {
-	r, err := s.ask(asked{What: "change", Key: key, Change: c})
-	return r.Record, err
+func (s served) Change(_ context.Context, key idempotency.Key, c idempotency.Change) (*idempotency.Record, error) {
+	a, err := s.ask("Change", Asked{Key: key, Change: c})
+	return a.Record, err
 }
 
-func (s *served) Forget(_ context.Context, key idempotency.Key, pre idempotency.Precondition) error {
-	_, err := s.ask(asked{What: "forget", Key: key, Pre: pre})
-	return err
+func (s served) Forget(_ context.Context, key idempotency.Key, pre idempotency.Precondition) error {
+	return storetest.ErrOf(s.ask("Forget", Asked{Key: key, Pre: pre}))
 }
 
 // A process that is repeatedly killed (SIGKILL) loses nothing that it has acknowledged, except claims
@@ -231,8 +192,8 @@ func TestKilledProcessAgreesWithTheModel(t *testing.T) {
 	}
 	path := newPath(t)
 	operations, start := 0, time.Now()
-	for round := 0; round < 6 || time.Since(start) < *killedDuration; round++ {
-		operations += walkUntilKilled(t, path, walks, 500+random.IntN(3000))
+	for round := 0; round < 4 || time.Since(start) < *killedDuration; round++ {
+		operations += walkUntilKilled(t, path, walks, 500+random.IntN(2000))
 		s := openStore(t, vfs.Default, path)
 		for _, walk := range walks {
 			walk.Crashed()
@@ -248,7 +209,7 @@ func TestKilledProcessAgreesWithTheModel(t *testing.T) {
 func walkUntilKilled(t *testing.T, path string, walks []*storetest.Walk, operations int) int {
 	t.Helper()
 	cmd, in, out := startChild(t, "served", path)
-	s := newServed(in, out)
+	s := served{client: rpc.NewClient(pipes{out, in})}
 	var done sync.WaitGroup
 	answers := make(chan struct{})
 	for _, walk := range walks {
@@ -266,23 +227,19 @@ func walkUntilKilled(t *testing.T, path string, walks []*storetest.Walk, operati
 			}
 		})
 	}
-	all := make(chan struct{})
 	go func() {
 		done.Wait()
-		close(all)
+		close(answers)
 	}()
-	for n := 0; ; {
-		select {
-		case <-answers:
-			if n++; n == operations {
-				must(t, cmd.Process.Kill())
-			}
-		case <-all:
-			_ = cmd.Wait() // its error only reports the kill
-			if n < operations {
-				t.Fatalf("the process exited by itself after %d operations", n)
-			}
-			return n
+	n := 0
+	for range answers {
+		if n++; n == operations {
+			must(t, cmd.Process.Kill())
 		}
 	}
+	_ = cmd.Wait() // its error only reports the kill
+	if n < operations {
+		t.Fatalf("the process exited by itself after %d operations", n)
+	}
+	return n
 }

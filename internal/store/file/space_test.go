@@ -18,11 +18,22 @@ import (
 
 // volume is a disk of some size.
 type volume struct {
-	vfs.FS
+	hooked
 	size uint64
 
 	mu    sync.Mutex
 	taken uint64 // by others
+}
+
+func volumeOf(size uint64) *volume {
+	v := &volume{size: size}
+	v.hooked = hooked{newMemory(), func(_ string, _ int64, n int) (int, error) {
+		if usage, _ := v.GetDiskUsage("/"); usage.AvailBytes < uint64(n) {
+			return 0, syscall.ENOSPC
+		}
+		return n, nil
+	}}
+	return v
 }
 
 // used returns the bytes of all files.
@@ -61,42 +72,6 @@ func (v *volume) take(but uint64) {
 	v.taken = usage.AvailBytes - min(but, usage.AvailBytes)
 }
 
-func (v *volume) Create(name string, c vfs.DiskWriteCategory) (vfs.File, error) {
-	f, err := v.FS.Create(name, c)
-	return volumeFile{f, v}, err
-}
-
-func (v *volume) OpenReadWrite(name string, c vfs.DiskWriteCategory, opts ...vfs.OpenOption) (vfs.File, error) {
-	f, err := v.FS.OpenReadWrite(name, c, opts...)
-	return volumeFile{f, v}, err
-}
-
-type volumeFile struct {
-	vfs.File
-	volume *volume
-}
-
-func (f volumeFile) roomFor(p []byte) error {
-	if usage, _ := f.volume.GetDiskUsage("/"); usage.AvailBytes < uint64(len(p)) {
-		return syscall.ENOSPC
-	}
-	return nil
-}
-
-func (f volumeFile) Write(p []byte) (int, error) {
-	if err := f.roomFor(p); err != nil {
-		return 0, err
-	}
-	return f.File.Write(p)
-}
-
-func (f volumeFile) WriteAt(p []byte, at int64) (int, error) {
-	if err := f.roomFor(p); err != nil {
-		return 0, err
-	}
-	return f.File.WriteAt(p, at)
-}
-
 // fill keeps responses until the store refuses one for lack of space, and returns how many it has kept.
 func fill(t *testing.T, s *Store, body string) int {
 	t.Helper()
@@ -115,7 +90,7 @@ func fill(t *testing.T, s *Store, body string) int {
 // have expired.
 func TestStoreFillsDisk(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		fs := &volume{FS: newMemory(), size: 4 * maxReservedSpace}
+		fs := volumeOf(4 * maxReservedSpace)
 		s := openStore(t, fs, storePath)
 		body := string(make([]byte, 8<<20))
 		kept := fill(t, s, body)
@@ -150,7 +125,7 @@ func TestStoreFillsDisk(t *testing.T) {
 func TestOpenOnADiskFullOfExpiredBodies(t *testing.T) {
 	for _, expired := range []bool{true, false} {
 		synctest.Test(t, func(t *testing.T) {
-			fs := &volume{FS: newMemory(), size: 4 * maxReservedSpace}
+			fs := volumeOf(4 * maxReservedSpace)
 			counted := &handles{FS: fs}
 			s := openStore(t, counted, storePath)
 			record := claimed(t, s, claimOf("long"))
@@ -186,7 +161,7 @@ func TestOpenOnADiskFullOfExpiredBodies(t *testing.T) {
 // the disk. As soon as there is space, the store is available.
 func TestOpenOnADiskWithLittleRoom(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		fs := &volume{FS: newMemory(), size: 1 << 30}
+		fs := volumeOf(1 << 30)
 		s := openStore(t, fs, storePath)
 		keep(t, s, 0, 5000)
 		closeStore(t, s)
@@ -214,7 +189,7 @@ func TestOpenOnADiskWithLittleRoom(t *testing.T) {
 // the kept responses have expired.
 func TestNewKeysLeaveSpaceForRuns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		fs := &volume{FS: newMemory(), size: 4 * maxReservedSpace}
+		fs := volumeOf(4 * maxReservedSpace)
 		s := openStore(t, fs, storePath)
 		body := string(make([]byte, maxInlineBody))
 		running := claimed(t, s, claimOf("running"))
@@ -243,7 +218,7 @@ func TestNewKeysLeaveSpaceForRuns(t *testing.T) {
 func TestSmallVolume(t *testing.T) {
 	for _, size := range []uint64{32 << 20, 64 << 20} {
 		synctest.Test(t, func(t *testing.T) {
-			fs := &volume{FS: newMemory(), size: size}
+			fs := volumeOf(size)
 			s := openStore(t, fs, storePath)
 			keep(t, s, 1000, 1010)
 			if kept := fill(t, s, string(make([]byte, 1<<20))); kept < int(size>>22) {
@@ -268,7 +243,7 @@ func TestSmallVolume(t *testing.T) {
 // keys in vain.
 func TestBodyLargerThanTheDisk(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := openStore(t, &volume{FS: newMemory(), size: 16 << 20}, storePath)
+		s := openStore(t, volumeOf(16<<20), storePath)
 		err := keepAs(t.Context(), s, "large", completeAs(string(make([]byte, 16<<20))))
 		if !errors.Is(err, idempotency.ErrTooLarge) {
 			t.Errorf("%v, want ErrTooLarge", err)

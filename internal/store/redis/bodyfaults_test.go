@@ -35,6 +35,7 @@ func TestBodyAfterIdleConnectionsWereClosed(t *testing.T) {
 			all.Go(func() { wantErr(t, s.Settle(ctx, keyOf(name), record, bodyOf(1, 1<<20)), nil) })
 		}
 		all.Wait()
+		time.Sleep(time.Second) // they are idle
 		l.cut()
 		ends(bodyOf(1, 1<<20))(t, s, claimOf("a", "token"))
 	})

@@ -140,10 +140,14 @@ func completedLife(f *fixture) {
 		s.Retention = time.Minute
 		f.settle(k, f.claim(f.newClaim(k), idempotency.Proceed).Record, s)
 		f.must(errOf(f.store.Change(f.ctx, k, completing(body))))
-		f.pass(24*time.Hour - time.Minute)
+	}
+	f.pass(24*time.Hour - time.Minute)
+	for size, body := range bodies {
 		f.replays(size, body)
-		f.pass(time.Minute)
-		f.absent(k)
+	}
+	f.pass(time.Minute)
+	for size := range bodies {
+		f.absent(key(size))
 	}
 }
 
