@@ -1,18 +1,13 @@
 package caddymodule
 
 import (
-	"bufio"
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/http/httputil"
 	"net/url"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
-
-	"golang.org/x/net/http2"
 )
 
 // The runs of one request in a chain of dedups count as one.
@@ -72,64 +67,5 @@ func TestRefusalsOfADedupBehind(t *testing.T) {
 	first.Wait()
 	if got := s.mustPost("k", "body"); got.status != 201 || runs.Load() != 1 {
 		t.Errorf("got %d, after %d runs", got.status, runs.Load())
-	}
-}
-
-// An upstream that processes nothing, and says so, gets the request eight times, and no more. The run has not
-// been sent.
-func TestUpstreamThatProcessesNothing(t *testing.T) {
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = listener.Close() })
-	var sent atomic.Int64
-	go func() {
-		for {
-			conn, err := listener.Accept()
-			if err != nil {
-				return
-			}
-			go goAway(conn, &sent)
-		}
-	}()
-	s := serve(t, "dedup {", "methods DELETE", "on_unknown hold", "}", "reverse_proxy h2c://"+listener.Addr().String())
-	for range 2 {
-		sent.Store(0)
-		r, err := http.NewRequestWithContext(t.Context(), http.MethodDelete, s.URL, http.NoBody)
-		if err != nil {
-			t.Fatal(err)
-		}
-		r.Header.Set("Idempotency-Key", "k")
-		got, err := http.DefaultClient.Do(r)
-		if err != nil {
-			t.Fatal(err)
-		}
-		got.Body.Close()
-		if n := sent.Load(); got.StatusCode != http.StatusBadGateway || n < 2 || n > 8 {
-			t.Errorf("it was sent %d times, and answered with %d", n, got.StatusCode)
-		}
-	}
-}
-
-// goAway answers each request on a connection with a GOAWAY that says that none was processed.
-func goAway(conn net.Conn, sent *atomic.Int64) {
-	defer conn.Close()
-	in := bufio.NewReader(conn)
-	if _, err := in.Discard(len(http2.ClientPreface)); err != nil {
-		return
-	}
-	framer := http2.NewFramer(conn, in)
-	_ = framer.WriteSettings()
-	for {
-		frame, err := framer.ReadFrame()
-		if err != nil {
-			return
-		}
-		if _, is := frame.(*http2.HeadersFrame); is {
-			sent.Add(1)
-			_ = framer.WriteGoAway(0, http2.ErrCodeNo, nil)
-			return
-		}
 	}
 }

@@ -6,9 +6,7 @@ import (
 	"net/http"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
-	"time"
 
 	"go.uber.org/zap"
 	"go.uber.org/zap/zaptest/observer"
@@ -95,42 +93,4 @@ type differing struct {
 func (d *differing) Differing(provider string, observed bool) {
 	d.Observer.Differing(provider, observed)
 	d.differ++
-}
-
-// Under observe, the mark is in the access log, so that a trial shows the mistake. A duplicate that
-// waited is marked, too.
-func TestDifferingInTheAccessLog(t *testing.T) {
-	for _, observe := range []string{"", "observe"} {
-		release := make(chan struct{})
-		address, _ := startUpstream(t, func(_ http.ResponseWriter, _ *http.Request, n int) {
-			if n == 1 && observe == "" {
-				<-release
-			}
-		})
-		s := serveLogged(t, "", "", "log", "dedup {", "mode webhook", "key json /order orders", observe, "}", "reverse_proxy "+address)
-		var first sync.WaitGroup
-		first.Go(func() { s.mustPost("", `{"order":1,"state":"paid"}`) })
-		if observe == "" {
-			go func() {
-				for stores.InProgress().Waiting == 0 {
-					time.Sleep(time.Millisecond)
-				}
-				close(release)
-			}()
-		} else {
-			first.Wait()
-		}
-		s.mustPost("", `{"order":1,"state":"shipped"}`)
-		first.Wait()
-		marks := 0
-		for _, line := range book.about("handled request") {
-			if line.text("dedup_differs") == "true" {
-				marks++
-			}
-		}
-		if marks != 1 {
-			t.Errorf("%q: %d requests are marked in the access log, want the second", observe, marks)
-		}
-		s.stop()
-	}
 }

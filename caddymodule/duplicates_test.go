@@ -9,7 +9,6 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/caddy-dedup/caddy-dedup/internal/budget"
 )
@@ -33,15 +32,10 @@ func TestConflictDescribesTheFirstResponse(t *testing.T) {
 		location, media, body string
 		carried               string // "" for none
 	}{
-		"small":          {201, "/runs/1", media, `{"run_id": 123456789012345678901}`, `{"run_id":123456789012345678901}`},
-		"with a charset": {200, "", "Application/JSON; charset=utf-8", `[1]`, `[1]`},
-		"a kind of JSON": {200, "", "application/vnd.run+json", `[1]`, `[1]`},
-		"a failure":      {404, "", "application/problem+json", `{"title":"no"}`, `{"title":"no"}`},
-		"markup":         {201, "", media, markup, markup},
-		"no UTF-8":       {201, "", media, "{\"name\":\"caf\xe9\"}", ""},
-		"large":          {200, "", media, `"` + strings.Repeat("x", 4095) + `"`, ""},
-		"not kept":       {200, "/runs/2", media, `"` + strings.Repeat("x", 9000) + `"`, ""},
-		"of no type":     {204, "/runs/3", "", "", ""},
+		"small":      {201, "/runs/1", media, `{"run_id": 123456789012345678901}`, `{"run_id":123456789012345678901}`},
+		"markup":     {201, "", media, markup, markup},
+		"not kept":   {200, "/runs/2", media, `"` + strings.Repeat("x", 9000) + `"`, ""},
+		"of no type": {204, "/runs/3", "", "", ""},
 	} {
 		for _, mode := range []string{"api", "webhook"} {
 			t.Run(name+" "+mode, func(t *testing.T) {
@@ -123,50 +117,6 @@ func TestAcknowledgeAndSeeOther(t *testing.T) {
 				t.Errorf("the upstream ran %d times", runs.Load())
 			}
 		})
-	}
-}
-
-// Only a request that comes after the run is a duplicate of its response: those that waited get
-// the response, and a key that is released runs again.
-func TestRequestsThatWaitedAreNoDuplicates(t *testing.T) {
-	for how, want := range map[string]int{"conflict": 409, "acknowledge": 200, "see_other": 303} {
-		for _, status := range []int{500, 201} {
-			t.Run(fmt.Sprint(how, " ", status), func(t *testing.T) {
-				arrived, goOn := make(chan struct{}), make(chan struct{})
-				address, _ := startUpstream(t, func(w http.ResponseWriter, _ *http.Request, n int) {
-					w.Header().Set("Location", "/runs/1")
-					if n > 1 {
-						answers(201, "created")(w, nil, 0)
-						return
-					}
-					close(arrived)
-					<-goOn
-					answers(status, "the first")(w, nil, 0)
-				})
-				s := serve(t, "dedup {", "on_duplicate "+how, "}", "reverse_proxy "+address)
-				first, waited := make(chan answer), make(chan answer)
-				go func() { first <- s.serveHTTP("k", "body") }()
-				<-arrived
-				go func() { waited <- s.serveHTTP("k", "body") }()
-				for _, waiting := s.keys.InProgress(); waiting == 0; _, waiting = s.keys.InProgress() {
-					time.Sleep(time.Millisecond)
-				}
-				close(goOn)
-				ran := <-first
-				if ran.status != status {
-					t.Fatalf("the run got %+v", ran)
-				}
-				(<-waited).replays(t, ran)
-				if status == 500 {
-					if got := s.serveHTTP("k", "body"); got.status != 201 || got.header.Get("Idempotent-Replayed") != "" {
-						t.Errorf("after a released run got %+v", got)
-					}
-				}
-				if got := s.serveHTTP("k", "body"); got.status != want {
-					t.Errorf("the duplicate got %+v, want %d", got, want)
-				}
-			})
-		}
 	}
 }
 

@@ -19,18 +19,21 @@ import (
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
 
-// The directive `rescued` is a subroute whose own error routes, which only JSON has, are a proxy
-// to the upstream in the variable `stand_in`.
+// Two directives are subroutes with error routes of their own, which only JSON has: those of `rescued` are
+// a proxy to the upstream in the variable `stand_in`, those of `caught` a page with the status in `page`.
 func init() {
-	httpcaddyfile.RegisterHandlerDirective("rescued", func(h httpcaddyfile.Helper) (caddyhttp.MiddlewareHandler, error) {
-		handler, err := httpcaddyfile.ParseSegmentAsSubroute(h)
-		if err != nil {
-			return nil, err
-		}
-		proxy := json.RawMessage(`{"handler":"reverse_proxy","upstreams":[{"dial":"{http.vars.stand_in}"}]}`)
-		handler.(*caddyhttp.Subroute).Errors = &caddyhttp.HTTPErrorConfig{Routes: caddyhttp.RouteList{{HandlersRaw: []json.RawMessage{proxy}}}}
-		return handler, nil
-	})
+	for name, handler := range map[string]json.RawMessage{
+		"rescued": []byte(`{"handler":"reverse_proxy","upstreams":[{"dial":"{http.vars.stand_in}"}]}`),
+		"caught":  []byte(`{"handler":"static_response","status_code":"{http.vars.page}","body":"sorry"}`),
+	} {
+		httpcaddyfile.RegisterHandlerDirective(name, func(h httpcaddyfile.Helper) (caddyhttp.MiddlewareHandler, error) {
+			subroute, err := httpcaddyfile.ParseSegmentAsSubroute(h)
+			if err == nil {
+				subroute.(*caddyhttp.Subroute).Errors = &caddyhttp.HTTPErrorConfig{Routes: caddyhttp.RouteList{{HandlersRaw: []json.RawMessage{handler}}}}
+			}
+			return subroute, err
+		})
+	}
 }
 
 // standIn is an upstream for error routes. It answers with 201, and returns what it has got.
@@ -232,43 +235,6 @@ func TestErrorRouteThatRefuses(t *testing.T) {
 	}
 }
 
-// A page that a proxy among the error routes fetches reaches the client as it comes, and the GET for
-// it carries nothing of the run that failed.
-func TestErrorPageOfAProxyStreams(t *testing.T) {
-	goOn := make(chan struct{})
-	pages, _ := startUpstream(t, func(w http.ResponseWriter, r *http.Request, _ int) {
-		for name := range r.Header {
-			if strings.HasPrefix(name, "Dedup-") {
-				t.Errorf("the GET for the page has %s", name)
-			}
-		}
-		_, _ = io.WriteString(w, "begins")
-		_ = http.NewResponseController(w).Flush()
-		<-goOn
-		_, _ = io.WriteString(w, " and ends")
-	})
-	dead, _ := startUpstream(t, func(http.ResponseWriter, *http.Request, int) { panic(http.ErrAbortHandler) })
-	s := serve(t, "dedup", "reverse_proxy "+dead, "handle_errors {", "reverse_proxy "+pages, "}")
-	r, err := http.NewRequest(http.MethodPost, s.URL, strings.NewReader("body"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	r.Header.Set("Idempotency-Key", "k")
-	got, err := oneRequest.Do(r)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer got.Body.Close()
-	start := make([]byte, len("begins"))
-	if _, err := io.ReadFull(got.Body, start); err != nil || got.StatusCode != 502 {
-		t.Errorf("before its end, the client has %d %q, %v", got.StatusCode, start, err)
-	}
-	close(goOn)
-	if tail, err := io.ReadAll(got.Body); string(tail) != " and ends" || err != nil {
-		t.Errorf("then it has %q, %v", tail, err)
-	}
-}
-
 // What fails without a key is logged, although its error routes run here.
 func TestFailureWithoutAKeyIsLogged(t *testing.T) {
 	s := serve(t, "dedup {", "key json /id", "mode api", "}", "reverse_proxy "+nothing, "handle_errors {", "respond page", "}")
@@ -276,5 +242,13 @@ func TestFailureWithoutAKeyIsLogged(t *testing.T) {
 	s.handler().reporter().Logger = zap.New(core)
 	if got := s.mustPost("", "{}"); got.status != 502 || got.body != "page" || logged.FilterMessage("the request failed").Len() != 1 {
 		t.Errorf("got %+v, logged %v", got, logged.All())
+	}
+}
+
+// Within error routes the error is one of before: their answer is a run's like any other.
+func TestRunWithinErrorRoutesIsKept(t *testing.T) {
+	s := serve(t, "error failed 500", "handle_errors {", "route {", "dedup", "respond made 201", "}", "}")
+	if first, again := s.mustPost("k", "body"), s.mustPost("k", "body"); first.status != 201 || again.header.Get("Idempotent-Replayed") != "true" {
+		t.Errorf("got %+v, then %+v", first, again)
 	}
 }

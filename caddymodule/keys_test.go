@@ -273,51 +273,6 @@ func TestPartsOfARecord(t *testing.T) {
 	}
 }
 
-func TestFirstSourcePresentWins(t *testing.T) {
-	id := func(value, body string) request { return with(body, "X-Id: "+value) }
-	gitHub := func(delivery string, lines ...string) request {
-		return with(`{"id":"9"}`, append(lines, "X-GitHub-Delivery: "+delivery)...)
-	}
-	const two = "key header X-Id\nkey json /id\n"
-	groups := [][]request{{id("1", `{"id":"2"}`), id("1", `{"id":"3"}`), id("1", ``)}, {id("2", `{"id":"1"}`)}, bodies(`{"id":"1"}`), bodies(`{"id":"2"}`)}
-	// A header that is present and invalid is not passed over.
-	var wrong []request
-	for _, value := range []string{"", `"`, "ü", strings.Repeat("k", 256)} {
-		wrong = append(wrong, id(value, `{"id":"4"}`))
-	}
-	checkKeys(t, map[string]keyed{
-		"an API":    {site: two + "fingerprint none", groups: groups, pass: bodies(``, `{}`), refused: refuses(invalid, wrong...)},
-		"a webhook": {site: two + "mode webhook", groups: groups, pass: append(bodies(``, `{}`), wrong...)},
-		"two headers": {
-			site:    "key header X-Request-Token\nkey header X-Order orders",
-			groups:  [][]request{{with("", "X-Request-Token: 1", "X-Order: a"), with("", "X-Request-Token: 1", "X-Order: b")}, {with("", "X-Order: 1")}},
-			pass:    each("Idempotency-Key: k"),
-			refused: refuses(invalid, with("", `X-Request-Token: "`, "X-Order: c")),
-		},
-		"a provider": {
-			site: "dedup github {\nmode webhook\n" + two + "}\nreverse_proxy {up}",
-			groups: [][]request{
-				{gitHub("1", "X-Id: a"), gitHub("1"), gitHub("1", "X-Id: b")}, {gitHub("2", "X-Id: a")}, {id("a", `{"id":"9"}`)}, {id("1", `{"id":"9"}`)}, bodies(`{"id":"9"}`),
-			},
-		},
-	})
-}
-
-// A key is of its kind of source and of its prefix.
-func TestPrefixesKeepKeysApart(t *testing.T) {
-	checkKeys(t, map[string]keyed{
-		"by default": {
-			site:   "key header X-A\nkey header X-B\nkey json /id\nkey value {http.request.uri.query.id}\nfingerprint none",
-			groups: [][]request{each("X-A: 1"), each("X-B: 1"), bodies(`{"id":"1"}`), each("/?id=1")},
-		},
-		"two prefixes": {site: "key header X-A one\nkey header X-B two", groups: [][]request{each("X-A: 1"), each("X-B: 1")}},
-		"one prefix": {
-			site:   "key header X-A same\nkey header X-B same\nkey json /id same\nfingerprint none",
-			groups: [][]request{each("X-A: 1", "X-B: 1"), bodies(`{"id":"1"}`)},
-		},
-	})
-}
-
 // A service behind gets the key in place of what the sender has sent: over all attempts, whatever
 // host is asked, and when a request is forced. Without a key it gets none.
 func TestKeyIsHandedOn(t *testing.T) {

@@ -11,8 +11,6 @@ import (
 	"testing"
 
 	"github.com/caddyserver/caddy/v2"
-
-	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
 
 // logOutput and logLevel are those of the sites that are served next.
@@ -181,14 +179,11 @@ func TestLinesAboutAKeyNameTheDelivery(t *testing.T) {
 			w.WriteHeader(502)
 		}
 	})
-	s := serveLogged(t, "", "", "dedup {\non_unknown hold\ntimeout 500ms\nforce X-Force\n}", "reverse_proxy "+address)
-	send := func(path, key, body string, header ...string) {
+	s := serveLogged(t, "", "", "dedup {\non_unknown hold\ntimeout 500ms\n}", "reverse_proxy "+address)
+	send := func(path, key, body string) {
 		r, _ := http.NewRequest(http.MethodPost, s.URL+path+"?token=secret", strings.NewReader(body))
 		r.Host = "shop.test"
 		r.Header.Set("Idempotency-Key", key)
-		if len(header) > 0 {
-			r.Header.Set(header[0], header[1])
-		}
 		if got, err := oneRequest.Do(r); err == nil { // it may be cut off
 			_, _ = io.Copy(io.Discard, got.Body)
 			got.Body.Close()
@@ -207,23 +202,7 @@ func TestLinesAboutAKeyNameTheDelivery(t *testing.T) {
 	book.only(t, "released: ", "delivery_id", "failing", "path", "/failing", "status", "500")
 	send("/kept", "kept", "body")
 	send("/kept", "kept", "another")
-	send("/kept", "kept", "body", "X-Force", "true")
 	book.only(t, "refused a request", "delivery_id", "kept", "code", "idempotency_key_reused", "attempt", "1")
-	book.only(t, "forced: ", "delivery_id", "kept", "attempt", "2")
-	send("/no-answer", "/no-answer", "body")
-	refused := book.only(t, "refused a request", "delivery_id", "/no-answer", "code", "outcome_unknown")
-	key, err := idempotency.ParseKey(refused.text("key"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := s.keys.Release(t.Context(), key, idempotency.Precondition{}); err != nil {
-		t.Fatal(err)
-	}
-	if err := s.keys.Forget(t.Context(), key, idempotency.Precondition{}); err != nil {
-		t.Fatal(err)
-	}
-	book.only(t, "an operator released a key", "delivery_id", "/no-answer")
-	book.only(t, "an operator forgot a key", "delivery_id", "/no-answer")
 	for _, line := range book.about("") {
 		if strings.Contains(line.text("logger"), "dedup") && strings.Contains(fmt.Sprint(line), "token=secret") {
 			t.Errorf("a line shows the query: %v", line)

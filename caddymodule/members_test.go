@@ -176,25 +176,6 @@ func TestMembersThatAreNoKey(t *testing.T) {
 	}
 }
 
-func TestKeyValueOfMembers(t *testing.T) {
-	address, runs := startUpstream(t, answers(201, ""))
-	s := serve(t, "header >X-ID {http.dedup.delivery_id}", "dedup {", "key value {http.dedup.json./job}-{http.dedup.json./step}", "}", "reverse_proxy "+address)
-	for body, id := range map[string]string{
-		`{"job":"j","step":1.0}`:   "j-1.0",
-		`{"job":"j","step":false}`: "j-false",
-		`{"job":"j"}`:              "",
-		`{"job":"j","step":null}`:  "",
-		`{"job":"j","step":""}`:    "",
-		``:                         "",
-	} {
-		runs.Store(0)
-		s.mustPost("", body)
-		if got := s.mustPost("", body); got.header.Get("X-ID") != id || (runs.Load() == 1) != (id != "") {
-			t.Errorf("%s: the ID is %q and it ran %d times, want %q", body, got.header.Get("X-ID"), runs.Load(), id)
-		}
-	}
-}
-
 // A scope of one's own keeps what a provider needs: all hooks of a repository get an event under
 // one ID.
 func TestOwnScopeKeepsTheProviders(t *testing.T) {

@@ -126,6 +126,7 @@ exclude ?ts,sig                                   => exclude: "?ts,sig" names no
 exclude ?filter[name] ?a/ "?a b"                  => ok
 
 # What has nothing to leave out, or to keep.
+key form token\nexclude /csrf                     => 3: exclude: /csrf is a member of JSON, and the body with the key is a form; write fingerprint none
 key content\nexclude ?ts                          => 3: exclude: ?ts is left out of the query in a fingerprint, and there is none
 key header X-Id\nexclude ?ts /at                  => 3: exclude: /at is left out of a content key or of a json fingerprint, and there is neither
 key content\nfingerprint json                     => 3: fingerprint json and a key made of content exclude each other

@@ -6,6 +6,8 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptest"
+	"strings"
 	"sync/atomic"
 	"testing"
 )
@@ -82,4 +84,18 @@ func fcgiRecord(kind byte, content string) []byte {
 	record := []byte{1, kind, 0, 1, 0, 0, 0, 0}
 	binary.BigEndian.PutUint16(record[4:], uint16(len(content)))
 	return append(record, content...)
+}
+
+// http2Upstream is [upstream] over HTTP/2 without TLS.
+func http2Upstream(t *testing.T, serve http.HandlerFunc) (address string, runs *atomic.Int64) {
+	t.Helper()
+	runs = new(atomic.Int64)
+	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		runs.Add(1)
+		_, _ = io.Copy(io.Discard, r.Body)
+		serve(w, r)
+	}))
+	startHTTP2(server)
+	t.Cleanup(server.Close)
+	return strings.TrimPrefix(server.URL, "http://"), runs
 }

@@ -1,6 +1,7 @@
 package caddymodule
 
 import (
+	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -31,6 +32,10 @@ func TestEndsOfARealChain(t *testing.T) {
 		_ = http.NewResponseController(w).Flush()
 		time.Sleep(50 * time.Millisecond)
 	}
+	h2c := []string{"reverse_proxy h2c://{to}"}
+	caught := func(page int, lines ...string) []string {
+		return slices.Concat([]string{fmt.Sprint("vars page ", page), "caught {"}, lines, []string{"}"})
+	}
 	php := []string{"reverse_proxy {to} {", "transport fastcgi {", "root /", "}", "}"}
 	accel := []string{"reverse_proxy {to} {", "transport fastcgi {", "root /", "}", "@accel header X-Accel-Redirect *",
 		"handle_response @accel {", "reverse_proxy {refused}", "}", "}"}
@@ -40,7 +45,7 @@ func TestEndsOfARealChain(t *testing.T) {
 	const tooLong = "longer than timeout"
 	const page = "Status: 201 Created\r\nContent-Type: application/json\r\n"
 	for name, c := range map[string]struct {
-		upstream any      // func(http.ResponseWriter, *http.Request, int), or func(net.Conn)
+		upstream any      // func(http.ResponseWriter, *http.Request, int), http.HandlerFunc over HTTP/2, or func(net.Conn)
 		lines    []string // in place of reverse_proxy; {to} is the upstream
 		status   int      // that the client gets, 0 for a connection that is cut
 		counted  bool
@@ -82,6 +87,24 @@ func TestEndsOfARealChain(t *testing.T) {
 			w.Header().Set("Dedup-Retention", "0")
 			w.WriteHeader(201)
 		}, nil, 201, true, released, released},
+		"HTTP/2, answered":   {http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(201) }), h2c, 201, true, complete, complete},
+		"HTTP/2, " + tooLong: {http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }), h2c, 504, true, released, held},
+		"HTTP/2, no answer":  {http.HandlerFunc(func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }), h2c, 502, true, released, held},
+		// Its length is reached, and its end does not come.
+		"HTTP/2, cut behind the last byte": {http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Length", "7")
+			_, _ = io.WriteString(w, "created")
+			_ = http.NewResponseController(w).Flush()
+			panic(http.ErrAbortHandler)
+		}), h2c, 0, true, released, held},
+		// A page that error routes behind make of an error is no answer: the error says how the run has ended.
+		"refused, shown as success":               {nil, caught(200, "reverse_proxy {refused}"), 200, false, released, released},
+		"refused, shown as a 502":                 {nil, caught(502, "reverse_proxy {refused}"), 502, false, released, released},
+		"no answer, shown as a 422":               {dies, caught(422, "reverse_proxy {to}"), 422, true, released, held},
+		"a 401, shown as a 400":                   {nil, caught(400, "error 401"), 400, false, released, released},
+		"an answer of 500, shown":                 {answers(500, "broken"), caught(500, errorOf...), 500, true, released, released},
+		"an answer of 402, shown":                 {answers(402, "declined"), caught(402, errorOf...), 402, true, complete, complete},
+		"no error, and error routes":              {answers(201, "created"), caught(200, "reverse_proxy {to}"), 201, true, complete, complete},
 		"FastCGI, a length":                       {fastCGI(page+"Content-Length: 2\r\n\r\n{}", 0, true), php, 201, true, complete, complete},
 		"FastCGI, cut from its length":            {fastCGI(page+"Content-Length: 9\r\n\r\n{}", 0, true), php, 0, true, released, held},
 		"FastCGI, no content":                     {fastCGI("Status: 204 No Content\r\n\r\n", 0, true), php, 204, true, complete, complete},
@@ -103,6 +126,8 @@ func TestEndsOfARealChain(t *testing.T) {
 				switch serve := c.upstream.(type) {
 				case func(http.ResponseWriter, *http.Request, int):
 					address, runs = startUpstream(t, serve)
+				case http.HandlerFunc:
+					address, runs = http2Upstream(t, serve)
 				case func(net.Conn):
 					address, runs = rawUpstream(t, serve)
 				}
@@ -111,7 +136,7 @@ func TestEndsOfARealChain(t *testing.T) {
 					behind = []string{"reverse_proxy {to}"}
 				}
 				timeout := "1m" // which a slow machine does not reach
-				if name == tooLong {
+				if strings.HasSuffix(name, tooLong) {
 					timeout = "300ms"
 				}
 				lines := []string{"route {", "header >X-Run {http.dedup.execution_id}", "dedup {", "on_unknown " + unknown, "timeout " + timeout, "}"}

@@ -142,11 +142,12 @@ func TestRequestThatAnUpstreamHasNotProcessed(t *testing.T) {
 		"refused with a body": {refuse, 1, "body", 502, idempotency.Held},
 		"gone away once":      {goAway, 1, "", 201, idempotency.Complete},
 		"gone with a body":    {goAway, 1, "body", 502, idempotency.Held},
+		"always gone":         {goAway, 1 << 10, "", 502, idempotency.Released}, // after eight times at most
 	} {
 		t.Run(name, func(t *testing.T) {
 			address, runs := rawUpstream(t, refusingHTTP2(c.times, c.refuse))
 			s := serve(t, "dedup {", "on_unknown hold", "}", "reverse_proxy h2c://"+address)
-			if got := s.mustPost("k", c.body); got.status != c.status {
+			if got := s.mustPost("k", c.body); got.status != c.status || runs.Load() > 8 {
 				t.Errorf("the client got %+v after %d connections, want %d", got, runs.Load(), c.status)
 			}
 			if record := s.only(); record.State != c.state {

@@ -221,29 +221,6 @@ func TestRetentionThatIsNotGrantedIsLogged(t *testing.T) {
 	}
 }
 
-// A forced run has the retention that its own request asks for, once its response
-// replaces the one before.
-func TestRetentionOfAForcedRun(t *testing.T) {
-	address, _ := startUpstream(t, func(w http.ResponseWriter, r *http.Request, _ int) {
-		if r.Header.Get("X-Fails") != "" {
-			w.WriteHeader(500)
-			return
-		}
-		w.WriteHeader(201)
-	})
-	s := serve(t, "dedup {", "force X-Force", "retention_from header X-Window", "}", "reverse_proxy "+address)
-	s.mustPost("k", "body", "X-Window", "600")
-	before := s.only().Expires
-	s.mustPost("k", "body", "X-Window", "60", "X-Force", "true", "X-Fails", "true")
-	if after := s.only().Expires; !after.Equal(before) {
-		t.Errorf("a forced run that failed has moved the end from %s to %s", before, after)
-	}
-	s.mustPost("k", "body", "X-Window", "60", "X-Force", "true")
-	if got := s.kept(); got != time.Minute {
-		t.Errorf("after the forced run the record is kept for %s", got)
-	}
-}
-
 // A body is read for its retention only where the request has a key, only once, and
 // never makes a request fail that would not fail without it.
 func TestRetentionReadsTheBodyAsAKeyDoes(t *testing.T) {

@@ -70,12 +70,13 @@ func (s *Settings) checkConflicts() error {
 	}
 	fingerprint := idempotency.FingerprintKind(s.Fingerprint)
 	config := identify.Config{Mode: s.mode(), Fingerprint: fingerprint}
-	content, other, fingerprinted := false, false, false
+	content, other, fingerprinted, forms := false, false, false, len(s.Keys) > 0
 	parsed := slices.ContainsFunc(slices.Concat(s.Scope, s.Caller), namesMember) // for the hash that tells duplicates apart
 	for _, source := range s.deliverySources() {
 		parsed = parsed || source.NeedsBody() && !source.ReadsFormOnly() || slices.ContainsFunc(append(source.Parts, source), func(part delivery.Source) bool { return namesMember(part.Text) })
 		content = content || source.MadeOfContent()
 		other = other || !source.MadeOfContent()
+		forms = forms && source.NeedsBody() && source.ReadsFormOnly()
 		fingerprinted = fingerprinted || config.FingerprintFor(delivery.Found{Content: source.MadeOfContent()}) != idempotency.FingerprintNone
 		if s.Force != "" && reads(source, s.Force) {
 			return conflictf("force", "force: %s is where the key comes from; use another field", s.Force)
@@ -96,6 +97,8 @@ func (s *Settings) checkConflicts() error {
 		switch parameter := strings.HasPrefix(word, "?"); {
 		case parameter && !fingerprinted:
 			return conflictf("exclude", "exclude: %s is left out of the query in a fingerprint, and there is none; add fingerprint body or json, or remove it", word)
+		case !parameter && forms && !parsed:
+			return conflictf("exclude", "exclude: %s is a member of JSON, and the body with the key is a form; write fingerprint none, since its key is the form's", word)
 		case !parameter && !content && fingerprint != idempotency.FingerprintJSON && !(s.mode() == delivery.ModeWebhook && parsed):
 			return conflictf("exclude", "exclude: %s is left out of a content key or of a json fingerprint, and there is neither; add key content or fingerprint json, or remove it", word)
 		}

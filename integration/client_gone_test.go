@@ -3,8 +3,6 @@ package integration
 import (
 	"context"
 	"errors"
-	"fmt"
-	"net"
 	"net/http"
 	"testing"
 	"time"
@@ -55,26 +53,4 @@ func TestRunGoesOnWhenTheClientIsGone(t *testing.T) {
 			})
 		})
 	}
-}
-
-func TestNothingIsClaimedWhenTheClientLeavesWhileSending(t *testing.T) {
-	t.Parallel()
-	eachStore(t, func(t *testing.T, store string) {
-		up := startUpstream(t, answers201)
-		p := start(t, conf{store: store, site: lines("log", dedupBlock("on_unknown hold"), proxyTo(up))})
-
-		conn, err := net.Dial("tcp", p.addr)
-		if err != nil {
-			t.Fatal(err)
-		}
-		fmt.Fprintf(conn, "POST / HTTP/1.1\r\nHost: %s\r\nIdempotency-Key: k\r\nContent-Length: 1000\r\n\r\nonly this", p.addr)
-		conn.Close()
-		p.awaitAccess(t, "k")
-		up.wantRuns(t, "k", 0)
-
-		wantFresh(t, p.post(t, "/", "k", "another body"), 201, "run 1 of k")
-		if got := up.nth(t, "k", 1).Header.Get("Dedup-Attempt"); got != "" {
-			t.Errorf("the run has Dedup-Attempt %q, want none", got)
-		}
-	})
 }

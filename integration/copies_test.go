@@ -19,43 +19,27 @@ func copying(up *upstream) string {
 
 func TestStoreAwayServesDuplicatesFromCopies(t *testing.T) {
 	t.Parallel()
-	for name, dedup := range map[string]string{"by default": "", "encrypted": "encrypt", "passing": "pass"} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			server := redistest.Start(t)
-			way := startLink(t, server.Addr)
-			up := startUpstream(t, answers201)
-			c := conf{store: storeAt(way.addr), site: copying(up)}
-			switch dedup {
-			case "encrypt":
-				c.dedup = keyFiles(t, t.TempDir(), "a")
-			case "pass":
-				c.site = lines(dedupBlock("on_store_error pass"), proxyTo(up))
-			}
-			p := start(t, c)
-			other := start(t, c)
-			first := p.post(t, "/", "k", "body", host("shop.test"))
-			wantFresh(t, first, 201, "run 1 of k")
-			wantReplay(t, other.post(t, "/", "k", "body", host("shop.test")), first)
-			way.cut()
+	server := redistest.Start(t)
+	way := startLink(t, server.Addr)
+	up := startUpstream(t, answers201)
+	c := conf{store: storeAt(way.addr), site: copying(up)}
+	p, other := start(t, c), start(t, c)
+	first := p.post(t, "/", "k", "body", host("shop.test"))
+	wantFresh(t, first, 201, "run 1 of k")
+	wantReplay(t, other.post(t, "/", "k", "body", host("shop.test")), first)
+	way.cut()
 
-			for until := time.Now().Add(copyBound + time.Second); time.Now().Before(until); time.Sleep(250 * time.Millisecond) { // young copies, and old ones
-				for _, replica := range []*caddy{p, other} {
-					wantReplay(t, replica.post(t, "/", "k", "body", host("shop.test")), first)
-				}
-			}
-			wantProblem(t, p.post(t, "/", "k", "another body", host("shop.test")), 422, "idempotency_key_reused")
-			up.wantRuns(t, "k", 1)
-			if dedup == "pass" {
-				return
-			}
-			wantProblem(t, p.post(t, "/", "k", "body", host("shop.test"), header("X-Force", "true")), 503, "store_unavailable")
-			wantProblem(t, p.post(t, "/", "new", "body", host("shop.test")), 503, "store_unavailable")
-			wantProblem(t, p.post(t, "/elsewhere", "k", "body", host("shop.test")), 503, "store_unavailable")
-			up.wantRuns(t, "k", 1)
-			up.wantRuns(t, "new", 0)
-		})
+	for until := time.Now().Add(copyBound + time.Second); time.Now().Before(until); time.Sleep(250 * time.Millisecond) { // young copies, and old ones
+		for _, replica := range []*caddy{p, other} {
+			wantReplay(t, replica.post(t, "/", "k", "body", host("shop.test")), first)
+		}
 	}
+	wantProblem(t, p.post(t, "/", "k", "another body", host("shop.test")), 422, "idempotency_key_reused")
+	wantProblem(t, p.post(t, "/", "k", "body", host("shop.test"), header("X-Force", "true")), 503, "store_unavailable")
+	wantProblem(t, p.post(t, "/", "new", "body", host("shop.test")), 503, "store_unavailable")
+	wantProblem(t, p.post(t, "/elsewhere", "k", "body", host("shop.test")), 503, "store_unavailable")
+	up.wantRuns(t, "k", 1)
+	up.wantRuns(t, "new", 0)
 }
 
 // What is changed on one replica is seen by the others within the published time.

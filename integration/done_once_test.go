@@ -19,8 +19,8 @@ import (
 
 var doneOnceKills = flag.Int("doneonce.kills", 4, "how often TestDoneOnce kills proxies, and how often the service")
 
-// A service with a unique column for Dedup-Key does every operation once, though its proxies, the service
-// itself, and the data of Redis are lost in the middle of runs.
+// A service with the lines of docs/done-once.md for FastAPI does every operation once, though its proxies, the
+// service itself, and the data of Redis are lost in the middle of runs.
 func TestDoneOnce(t *testing.T) {
 	t.Parallel()
 	python, err := exec.LookPath("python3")
@@ -28,9 +28,14 @@ func TestDoneOnce(t *testing.T) {
 		t.Skip("no python3 in PATH, in which the service is written")
 	}
 	redis := redistest.Start(t)
-	port, database := freeport.Of(t), shortTempDir(t)+"/orders"
+	port, database, snippet := freeport.Of(t), shortTempDir(t)+"/orders", ""
+	for _, b := range docBlocks(t) {
+		if b.page == "docs/done-once.md" && b.language == "python" {
+			snippet = b.text
+		}
+	}
 	service := &restarted{start: func() *caddy {
-		return startProcessWith(t, ".", os.Environ(), python, "testdata/done_once.py", fmt.Sprint(port), database)
+		return startProcessWith(t, ".", os.Environ(), python, "testdata/done_once.py", fmt.Sprint(port), database, snippet)
 	}}
 	proxy := func() *restarted {
 		c := conf{store: storeAt(redis.Addr), port: freeport.Of(t), dir: shortTempDir(t),

@@ -1,8 +1,6 @@
 package integration
 
 import (
-	"context"
-	"errors"
 	"io"
 	"net/http"
 	"testing"
@@ -26,40 +24,6 @@ func TestSlowBodyHoldsNoKey(t *testing.T) {
 			t.Fatal(err)
 		}
 		wantReplay(t, slow.reply(t), first)
-		up.wantRuns(t, "k", 1)
-	})
-}
-
-// Of many streams on one HTTP/2 connection all but one are cancelled, the one
-// that runs among them: the run ends, and who stayed gets its answer.
-func TestCancelledHTTP2StreamsEndNoRun(t *testing.T) {
-	t.Parallel()
-	eachStore(t, func(t *testing.T, store string) {
-		g := newGate(t)
-		up := startUpstream(t, g.before(answers201))
-		p := start(t, conf{store: store, global: "servers {\nprotocols h1 h2c\n}", site: lines("dedup", proxyTo(up))})
-		client := unencryptedHTTP2()
-		ctx, cancel := context.WithCancel(t.Context())
-		cancelled := []*pending{sendLater(client, p.newPost("/", "k", "body", within(ctx)))}
-		begun := up.awaitRuns(t, "k", 1)
-		for range 20 {
-			cancelled = append(cancelled, sendLater(client, p.newPost("/", "k", "body", within(ctx))))
-		}
-		stayed := sendLater(client, p.newPost("/", "k", "body"))
-		p.awaitWaiting(t, 21, append(cancelled, stayed)...)
-		cancel()
-		for _, c := range cancelled {
-			if <-c.done; !errors.Is(c.err, context.Canceled) {
-				t.Fatalf("a stream was not cancelled: %v", c.err)
-			}
-		}
-		g.open()
-		got := stayed.reply(t)
-		wantAnswer(t, got, 201, "run 1 of k")
-		if id := begun.Header.Get("Dedup-Execution-Id"); !got.replayed() || got.executionID() != id {
-			t.Errorf("who stayed got %v, want the replay of %s", got.Header, id)
-		}
-		wantReplay(t, p.post(t, "/", "k", "body"), got)
 		up.wantRuns(t, "k", 1)
 	})
 }

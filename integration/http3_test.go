@@ -32,15 +32,7 @@ import (
 func startHTTP3(t *testing.T, site string, dedup ...string) *caddy {
 	t.Helper()
 	dir := shortTempDir(t)
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	template := &x509.Certificate{SerialNumber: big.NewInt(1), DNSNames: []string{"localhost"}, NotAfter: time.Now().Add(time.Hour)}
-	certificate, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
-	if err != nil {
-		t.Fatal(err)
-	}
+	certificate, key := selfSigned(t)
 	secret, err := x509.MarshalPKCS8PrivateKey(key)
 	if err != nil {
 		t.Fatal(err)
@@ -54,6 +46,21 @@ func startHTTP3(t *testing.T, site string, dedup ...string) *caddy {
 	port, release := freeport.Claim(t)
 	release()
 	return start(t, conf{dir: dir, port: port, store: "store memory", dedup: lines(dedup...), sites: fmt.Sprintf("https://localhost:PORT {\ntls %s/cert.pem %[1]s/key.pem\n%s\n}\n", dir, site)})
+}
+
+// selfSigned returns a certificate of localhost.
+func selfSigned(t *testing.T) ([]byte, *ecdsa.PrivateKey) {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.Certificate{SerialNumber: big.NewInt(1), DNSNames: []string{"localhost"}, NotAfter: time.Now().Add(time.Hour)}
+	certificate, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return certificate, key
 }
 
 // http3Client returns a client of HTTP/3 that takes so many bytes of a response that it does

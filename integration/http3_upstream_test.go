@@ -2,12 +2,7 @@ package integration
 
 import (
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/tls"
-	"crypto/x509"
-	"math/big"
 	"net"
 	"strings"
 	"testing"
@@ -24,15 +19,7 @@ func overHTTP3(address string) string {
 // serveHTTP3 serves an upstream over HTTP/3 until the test ends.
 func serveHTTP3(t *testing.T, on net.PacketConn, up *upstream) {
 	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	template := &x509.Certificate{SerialNumber: big.NewInt(1), NotAfter: time.Now().Add(time.Hour)}
-	certificate, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
-	if err != nil {
-		t.Fatal(err)
-	}
+	certificate, key := selfSigned(t)
 	server := &http3.Server{Handler: up, TLSConfig: http3.ConfigureTLSConfig(&tls.Config{
 		Certificates: []tls.Certificate{{Certificate: [][]byte{certificate}, PrivateKey: key}}, MinVersion: tls.VersionTLS13,
 	})}

@@ -113,14 +113,4 @@ func (p *caddy) awaitLog(t *testing.T, what string, matches func(entry) bool) en
 	}
 }
 
-// awaitAccess waits for the access log entry of a request with this key.
-func (p *caddy) awaitAccess(t *testing.T, key string) entry {
-	t.Helper()
-	return p.awaitLog(t, "the access log entry of "+key, func(e entry) bool {
-		request, _ := e["request"].(map[string]any)
-		headers, _ := request["headers"].(map[string]any)
-		return strings.HasPrefix(e.text("logger"), "http.log.access") && strings.Contains(fmt.Sprint(headers["Idempotency-Key"]), key)
-	})
-}
-
 var hexKey = regexp.MustCompile(`^[0-9a-f]{64}$`)

@@ -6,7 +6,6 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
-	"os"
 	"path/filepath"
 	"regexp"
 	"runtime"
@@ -94,43 +93,6 @@ func TestProxyCommandForAProviderOnRedis(t *testing.T) {
 	p := startProxyCommand(t, up, "--redis", strings.Replace(url, "redis://", "redis://ali:open-sesame@", 1))
 	if strings.Contains(p.log.String(), "open-sesame") {
 		t.Error("on start it shows the password of its Redis")
-	}
-}
-
-// The Caddyfile that the flags stand for does what they do, with the state that they made.
-func TestProxyCommandPrintsWhatItRuns(t *testing.T) {
-	t.Parallel()
-	up := startUpstream(t, answers201)
-	p := startProxyCommand(t, up, "--provider", "github", "--dedup", "retention 30d", "--header-down", "X-Served-By: a proxy")
-	options := []option{header("X-GitHub-Delivery", "1"), header("X-GitHub-Hook-ID", "7")}
-	first := p.post(t, "/", "", "{}", options...)
-	wantFresh(t, first, 201, "run 1 of 1")
-	if got := first.Header.Get("X-Served-By"); got != "a proxy" {
-		t.Errorf("X-Served-By is %q", got)
-	}
-	p.terminate(t)
-	p.awaitExit(t)
-
-	text, code := command(t, p.conf.dir, "proxy", "--from", p.addr, "--to", up.addr, "--provider", "github", "--dedup", "retention 30d",
-		"--header-down", "X-Served-By: a proxy", "--print")
-	if code != 0 {
-		t.Fatalf("it ended with %d: %s", code, text)
-	}
-	if err := os.WriteFile(filepath.Join(p.conf.dir, "Caddyfile"), []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	q := startProcess(t, p.conf.dir, "run", "--config", "Caddyfile")
-	q.addr = p.addr
-	eventually(t, "the Caddyfile is served", func() bool {
-		got, err := try(oneShot, q.newPost("/", "", "{}", options...))
-		if err != nil || got.Status == http.StatusServiceUnavailable { // until its store is open
-			return false
-		}
-		wantReplay(t, got, first)
-		return true
-	})
-	if strings.Contains(q.log.String(), "not formatted") {
-		t.Error("the Caddyfile is not formatted as Caddy does")
 	}
 }
 

@@ -136,26 +136,3 @@ func TestRedisAwayWhenTheUpstreamAnswers(t *testing.T) {
 		})
 	}
 }
-
-func TestStoreErrorsCanPassUnprotected(t *testing.T) {
-	t.Parallel()
-	server := redistest.Start(t)
-	up := startUpstream(t, answers201)
-	server.Kill()
-	p := start(t, conf{store: storeAt(server.Addr), site: lines("log", dedupBlock("on_store_error pass"), proxyTo(up))})
-	p.awaitLog(t, "the start's warning", func(e entry) bool {
-		return e.text("level") == "warn" && strings.HasPrefix(e.text("msg"), "on_store_error pass: ")
-	})
-	for n := range 2 {
-		got := p.post(t, "/", "k", "body")
-		if got.Status != 201 || got.replayed() || got.executionID() != "" {
-			t.Errorf("got %d %v, want it passed without protection", got.Status, got.Header)
-		}
-		up.wantRuns(t, "k", n+1)
-	}
-	if got := p.awaitAccess(t, "k").text("dedup_outcome"); got != "unprotected" {
-		t.Errorf("the access log says %q, want unprotected", got)
-	}
-	server.Restart()
-	eventually(t, "requests are protected again", func() bool { return p.post(t, "/", "k2", "body").executionID() != "" })
-}

@@ -1,35 +1,11 @@
 package integration
 
 import (
-	"fmt"
 	"io"
 	"net/http"
 	"strings"
 	"testing"
 )
-
-// Whoever got a refusal knows the execution ID of the run in flight. It earns a refusal while
-// that is in flight, under hold too, and nothing after that.
-func TestEchoedExecutionIDOpensNothing(t *testing.T) {
-	t.Parallel()
-	for _, unknown := range []string{"release", "hold"} {
-		g := newGate(t)
-		up := startUpstream(t, g.before(answers201))
-		p := start(t, conf{store: "store memory", site: lines(dedupBlock("wait off", "on_unknown "+unknown), proxyTo(up))})
-		first := p.postLater("/", "k", "body")
-		up.awaitRuns(t, "k", 1)
-		refused := p.post(t, "/", "k", "body", header("Dedup-Execution-Id", "00000000-0000-7000-8000-000000000000"))
-		wantProblem(t, refused, 409, "request_in_flight")
-		echoed := header("Dedup-Execution-Id", refused.executionID())
-		wantProblem(t, p.post(t, "/", "k", "body", echoed), 508, "loop_detected")
-		g.open()
-		done := first.reply(t)
-		wantFresh(t, done, 201, "run 1 of k")
-		wantReplay(t, p.post(t, "/", "k", "body", echoed), done)
-		up.wantRuns(t, "k", 1)
-		wantFresh(t, p.post(t, "/", "another", "body", echoed), 201, "run 1 of another")
-	}
-}
 
 func TestClientsCannotSetOurHeaders(t *testing.T) {
 	t.Parallel()
@@ -102,43 +78,4 @@ func TestClientsCannotStripOrForgeOurFields(t *testing.T) {
 			}
 		}
 	}
-}
-
-// A forged delivery that the upstream refuses answers nobody else: the genuine one
-// that waited beside it runs.
-func TestForgedDeliveryDoesNotAnswerTheGenuineOne(t *testing.T) {
-	t.Parallel()
-	eachStore(t, func(t *testing.T, store string) {
-		for _, status := range []int{401, 403} {
-			forgedCame := newGate(t)
-			up := startUpstream(t, func(w http.ResponseWriter, r *http.Request, n run) {
-				if r.Header.Get("X-Signature") != "genuine" {
-					<-forgedCame.opened
-					w.WriteHeader(status)
-					return
-				}
-				answers201(w, r, n)
-			})
-			site := lines(dedupBlock("mode webhook", "key header Idempotency-Key"), proxyTo(up))
-			p := start(t, conf{store: store, site: site})
-			q := p
-			if strings.Contains(store, "redis") {
-				q = start(t, conf{store: store, site: site})
-			}
-			id := fmt.Sprint("event ", status)
-			forged := p.postLater("/", id, "body", header("X-Signature", "forged"))
-			up.awaitRuns(t, id, 1)
-			genuine := append(p.postMany(2, "/", id, "body", header("X-Signature", "genuine")),
-				q.postMany(2, "/", id, "body", header("X-Signature", "genuine"))...)
-			q.awaitWaiting(t, 2, genuine...)
-			forgedCame.open()
-			if got := forged.reply(t); got.Status != status {
-				t.Errorf("the forged delivery got %d", got.Status)
-			}
-			got := replies(t, genuine)
-			allAlike(t, got)
-			wantAnswer(t, got[0], 201, "run 2 of "+id)
-			up.wantRuns(t, id, 2)
-		}
-	})
 }

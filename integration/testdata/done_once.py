@@ -1,10 +1,14 @@
-"""A service that does nothing twice for one Dedup-Key: a unique column, in the transaction of the work."""
+"""A service that does nothing twice for one Dedup-Key: its lines are those of docs/done-once.md for
+FastAPI, with SQLite in place of PostgreSQL."""
 
 import sqlite3
 import sys
+import textwrap
+from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import SimpleNamespace
 
-port, path = int(sys.argv[1]), sys.argv[2]
+port, path, lines = int(sys.argv[1]), sys.argv[2], sys.argv[3]
 
 
 def connect():
@@ -20,6 +24,32 @@ with connect() as db:
     db.execute("CREATE TABLE IF NOT EXISTS deliveries (item TEXT)")
 
 
+class Transaction:
+    def __init__(self, db):
+        self.db = db
+
+    def execute(self, statement, values):
+        return self.db.execute(statement.replace("%s", "?"), values)
+
+
+class Pool:
+    @contextmanager
+    def connection(self):
+        db = connect()
+        db.execute("BEGIN IMMEDIATE")
+        yield Transaction(db)
+        db.execute("COMMIT")
+        db.close()
+
+
+def reserve_stock(tx, order):
+    tx.execute("INSERT INTO stock SELECT item FROM orders WHERE id = %s", (order,))
+
+
+page = {"pool": Pool(), "reserve_stock": reserve_stock, "JSONResponse": lambda content, status: (content, status)}
+exec("def answer(request, order):\n" + textwrap.indent(lines, "    "), page)
+
+
 class Handler(BaseHTTPRequestHandler):
     def do_POST(self):
         size = int(self.headers["Content-Length"])
@@ -27,18 +57,12 @@ class Handler(BaseHTTPRequestHandler):
         if len(item) < size:  # the proxy was killed: this is no whole request
             self.close_connection = True
             return
-        key = self.headers["Dedup-Key"]
         db = connect()
         db.execute("INSERT INTO deliveries VALUES (?)", (item,))
-        db.execute("BEGIN IMMEDIATE")
-        made = db.execute("INSERT INTO orders (dedup_key, item) VALUES (?, ?) ON CONFLICT (dedup_key) DO NOTHING RETURNING id", (key, item)).fetchone()
-        row = made or db.execute("SELECT id FROM orders WHERE dedup_key = ?", (key,)).fetchone()
-        if made:
-            db.execute("INSERT INTO stock VALUES (?)", (item,))  # the rest of the work
-        db.execute("COMMIT")
         db.close()
-        body = str(row[0]).encode()
-        self.send_response(201)
+        content, status = page["answer"](self, SimpleNamespace(item=item))
+        body = str(content["id"]).encode()
+        self.send_response(status)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         self.wfile.write(body)

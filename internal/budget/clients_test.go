@@ -52,10 +52,14 @@ func TestIdleClientsMakeRoom(t *testing.T) {
 		"without need": {[]client{{holds: 10, idle: time.Hour}}, func(*Budget, *Allowance) {}, nil},
 		"a new request": {[]client{{holds: 5, idle: time.Minute}, {holds: 5, idle: time.Hour}},
 			func(_ *Budget, a *Allowance) { _ = a.Admit(2 * unit) }, []int{1}},
-		"a new run":            {[]client{{holds: 10, idle: time.Minute}}, func(b *Budget, _ *Allowance) { _ = b.Busy() }, []int{0}},
-		"a run":                {[]client{{holds: 10, idle: time.Minute}}, func(_ *Budget, a *Allowance) { go a.Take(unit) }, []int{0}},
-		"a replay":             {[]client{{holds: 10, idle: time.Minute}}, func(b *Budget, a *Allowance) { go func() { _ = a.TakeReplay(context.Background(), unit) }() }, []int{0}},
-		"as many as needed":    {[]client{{holds: 3, idle: time.Minute}, {holds: 3, idle: time.Hour}, {holds: 4, idle: 2 * time.Hour}}, func(_ *Budget, a *Allowance) { go a.Take(5 * unit) }, []int{1, 2}},
+		"a new run":               {[]client{{holds: 10, idle: time.Minute}}, func(b *Budget, _ *Allowance) { _ = b.Busy() }, []int{0}},
+		"a run":                   {[]client{{holds: 10, idle: time.Minute}}, func(_ *Budget, a *Allowance) { go a.Take(unit) }, []int{0}},
+		"a replay":                {[]client{{holds: 10, idle: time.Minute}}, func(b *Budget, a *Allowance) { go func() { _ = a.TakeReplay(context.Background(), unit) }() }, []int{0}},
+		"as many as needed":       {[]client{{holds: 3, idle: time.Minute}, {holds: 3, idle: time.Hour}, {holds: 4, idle: 2 * time.Hour}}, func(_ *Budget, a *Allowance) { go a.Take(5 * unit) }, []int{1, 2}},
+		"no more than is missing": {[]client{{holds: 3, idle: time.Hour}, {holds: 3, idle: 2 * time.Hour}}, func(_ *Budget, a *Allowance) { go a.Take(5 * unit) }, []int{1}},
+		"no less than is missing": { // new requests get 9
+			[]client{{holds: 8}, {holds: 1, idle: time.Hour}, {holds: 1, idle: 2 * time.Hour}}, func(_ *Budget, a *Allowance) { _ = a.Admit(unit) }, []int{1, 2}},
+		"room that is there":   {[]client{{holds: 1, idle: time.Hour}}, func(_ *Budget, a *Allowance) { _ = a.TakeReplay(context.Background(), unit) }, nil},
 		"not for so long":      {[]client{{holds: 10, idle: idleFor - time.Second}}, func(_ *Budget, a *Allowance) { _ = a.Admit(unit) }, nil},
 		"one that takes":       {[]client{{holds: 10}}, func(_ *Budget, a *Allowance) { _ = a.Admit(unit) }, nil},
 		"one that frees none":  {[]client{{holds: 0, idle: time.Hour}, {holds: 10, idle: time.Minute}}, func(_ *Budget, a *Allowance) { _ = a.Admit(unit) }, []int{1}},
@@ -146,69 +150,6 @@ func TestFreeableRoom(t *testing.T) {
 	if a := next(); fmt.Sprint(a.Freeable(1)) != "0" {
 		t.Error("an empty allowance frees room")
 	}
-}
-
-// idleClient adds a client that has taken nothing for a while of what it holds.
-func idleClient(b *Budget, a *Allowance, n int, idle time.Duration, run string) *fakeClient {
-	f := &fakeClient{holds: a, run: run, since: time.Now().Add(-idle)}
-	a.Count(n)
-	b.AddClient(f, a)
-	return f
-}
-
-// A replay that finds room disconnects no client.
-func TestRoomThatIsThereDisconnectsNoClient(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b, next := budgetOf(limit)
-		a := next()
-		f := idleClient(b, a, unit, time.Hour, "")
-		if err := next().TakeReplay(t.Context(), unit); err != nil {
-			t.Fatal(err)
-		}
-		if f.gone.Load() > 0 {
-			t.Error("disconnected although there was room")
-		}
-		b.RemoveClient(f, a)
-	})
-}
-
-// One idle client is enough if it holds what is missing.
-func TestNoMoreThanIsMissing(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b, next := budgetOf(limit)
-		a1, a2 := next(), next()
-		f1 := idleClient(b, a1, 3*unit, time.Hour, "")
-		f2 := idleClient(b, a2, 3*unit, 2*time.Hour, "")
-		go next().Take(5 * unit) // 10 units, 6 taken: one is missing
-		synctest.Wait()
-		if n := f1.gone.Load() + f2.gone.Load(); n != 1 {
-			t.Errorf("%d disconnected, want 1", n)
-		}
-		b.RemoveClient(f1, a1)
-		b.RemoveClient(f2, a2)
-		a1.ReleaseAll()
-		a2.ReleaseAll()
-		synctest.Wait()
-	})
-}
-
-// A refused request misses what new requests are over their limit, too.
-func TestNoLessThanIsMissing(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b, next := budgetOf(limit)
-		other := next()
-		other.Count(8 * unit)
-		a1, a2 := next(), next()
-		f1 := idleClient(b, a1, unit, time.Hour, "")
-		f2 := idleClient(b, a2, unit, 2*time.Hour, "")
-		// 10 taken, new requests get 9: 2 are missing for one unit.
-		_ = next().Admit(unit)
-		if n := f1.gone.Load() + f2.gone.Load(); n != 2 {
-			t.Errorf("%d disconnected, want 2", n)
-		}
-		b.RemoveClient(f1, a1)
-		b.RemoveClient(f2, a2)
-	})
 }
 
 // A client that is a run was not idle while that waited for room.

@@ -55,6 +55,9 @@ func (f finder) form(name string) (item, error) {
 		return item{}, err
 	}
 	if f.request.Signed {
+		if isJSONText(body) {
+			return item{}, absent("the body is not a form")
+		}
 		boundary = firstBoundary(body)
 	}
 	if err := f.request.roomForForm(len(body), boundary); err != nil {
@@ -119,6 +122,12 @@ func firstBoundary(body []byte) string {
 		return ""
 	}
 	return string(boundary)
+}
+
+// isJSONText reports whether a body begins like a JSON object or array. Forms escape these characters.
+func isJSONText(body []byte) bool {
+	begin := bytes.TrimLeft(body, " \t\r\n")
+	return len(begin) > 0 && (begin[0] == '{' || begin[0] == '[')
 }
 
 // roomForForm reserves, once, the room that reading a form takes: a multipart body is read part by part,

@@ -178,6 +178,19 @@ func TestContentOfMultipartBodies(t *testing.T) {
 	}
 }
 
+// A signed body that is JSON is no form, whatever its Content-Type says: a link in it names no key.
+func TestSignedJSONIsNoForm(t *testing.T) {
+	for _, body := range []string{`{"id":"e1","link":"https://x/?a=1&id=5&b=2"}`, " \r\n[1,\"&id=5&\"]", "{" + strings.Repeat("&", 2000) + "}"} {
+		for _, contentType := range []string{"application/json", urlencoded, ""} {
+			r := formRequest(contentType, body)
+			r.Signed = true
+			if found, err := delivery.Find([]delivery.Source{inForm("id")}, r, maxLength); found.ID != "" || !strings.Contains(fmt.Sprint(err), "the body is not a form") {
+				t.Errorf("%s as %q: got %q, %v", body, contentType, found.ID, err)
+			}
+		}
+	}
+}
+
 // Where the sender signs the body and not its Content-Type, a change of that changes no key.
 func TestSignedFormWithAnotherContentType(t *testing.T) {
 	for _, body := range []string{"token=x", parts("B", "name=token\r\n\r\nx\r\n")} {

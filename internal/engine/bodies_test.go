@@ -2,7 +2,6 @@ package engine_test
 
 import (
 	"context"
-	"errors"
 	"runtime"
 	"strings"
 	"sync/atomic"
@@ -16,31 +15,6 @@ import (
 	"github.com/caddy-dedup/caddy-dedup/internal/store/storetest"
 )
 
-// movingStore takes a second for each MiB of a body.
-type movingStore struct {
-	idempotency.Store
-	progress idempotency.Progress
-	stuck    atomic.Bool
-}
-
-func (s *movingStore) Settle(ctx context.Context, key idempotency.Key, claimed *idempotency.Record, settlement idempotency.Settlement) error {
-	if settlement.Response != nil {
-		idempotency.Follow(ctx, &s.progress)
-		for left := len(settlement.Response.Body); left >= 1<<20 && ctx.Err() == nil; left -= 1 << 20 {
-			if s.stuck.Load() {
-				<-ctx.Done()
-				return ctx.Err()
-			}
-			time.Sleep(time.Second)
-			s.progress.Moved()
-		}
-	}
-	if ctx.Err() != nil {
-		return ctx.Err()
-	}
-	return s.Store.Settle(ctx, key, claimed, settlement)
-}
-
 func bodyOf(mib int) string { return strings.Repeat("x", mib<<20) }
 
 // withUnstored returns a replica whose bodies that are not stored are limited.
@@ -49,82 +23,38 @@ func withUnstored(t *testing.T, store idempotency.Store, unstored *engine.Unstor
 	return r.open(r.link, func(o *engine.Options) { o.Unstored = unstored })
 }
 
-// A body moves for longer than an operation may take, and than the lease lasts.
+// A store that moves takes a second for each MiB of a body, and one that is stuck takes none.
 func TestBodyTimeoutMovesWithBytes(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		shared := &movingStore{Store: newShared(t)}
-		a, b := newReplica(t, shared), newReplica(t, shared)
-		run := a.run(someRequest())
-		early := a.claimLater(t.Context(), waiting(time.Hour))
-		go func() {
-			time.Sleep(45 * time.Second)
-			as[engine.Refusal](t, b.claim(someRequest())) // the lease has not lapsed
-		}()
-		start := time.Now()
-		wantEnd(t, run, created(bodyOf(60)), resultKept)
-		storetest.Equal(t, time.Since(start), time.Minute, "stored after")
-		<-early.done
-		as[engine.Replay](t, early.d)
+	play(t, []scene{
+		{"for longer than an operation may take, and than the lease lasts", "", `
+			a store moves; a runs run; a asks w wait=1h; run ending 201x62914560; sleep 45s; b refuses in_flight run now
+			run ended kept; elapsed 1m 1m; w shares run`},
+		{"until it is stuck", "", `
+			a runs run; a store {hung settle|stuck}; run ends {201|201x1048576} trying; elapsed {500ms|2s} {510ms|2010ms}
+			a store works; a drains; a replays run`},
 	})
-}
-
-func waiting(wait time.Duration) engine.Request {
-	req := someRequest()
-	req.Wait = wait
-	return req
-}
-
-func TestStalledBodyTimesOut(t *testing.T) {
-	for size, want := range map[int]time.Duration{1 << 10: storeTimeout, 1 << 20: 2 * time.Second} {
-		synctest.Test(t, func(t *testing.T) {
-			shared := &movingStore{Store: newShared(t)}
-			shared.stuck.Store(true)
-			a := newReplica(t, shared)
-			if size < 1<<20 {
-				a.link.fail(hung, "settle")
-			}
-			run, start := a.run(someRequest()), time.Now()
-			wantEnd(t, run, created(strings.Repeat("x", size)), resultTrying)
-			storetest.Equal(t, time.Since(start).Round(10*time.Millisecond), want, "given up after", size)
-			shared.stuck.Store(false)
-			a.link.fail(works)
-			a.drain()
-			as[engine.Replay](t, a.claim(someRequest()))
-		})
-	}
 }
 
 // What cannot be stored in time before the process exits is stored without its body, so that it does not
-// run again.
+// run again. A body that is dropped while it moves says nothing of the store.
 func TestBodiesAreDroppedBeforeTheExit(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		shared := &movingStore{Store: newShared(t)}
-		shared.stuck.Store(true)
-		a := newReplica(t, shared)
-		failed, settling, late, small := a.run(nth(0)), a.run(nth(1)), a.run(nth(2)), a.run(nth(3))
-		wantEnd(t, failed, created(bodyOf(2)), resultTrying)
-		done := make(chan struct{})
-		go func() {
-			defer close(done)
-			wantEnd(t, settling, created(bodyOf(2)), resultKept)
-		}()
-		time.Sleep(time.Second)
-		a.DropBodies()
-		start := time.Now()
-		<-done
-		synctest.Wait()
-		storetest.Equal(t, time.Since(start), 0, "stored after")
-		wantEnd(t, late, created(bodyOf(2)), resultKept)
-		storetest.Equal(t, time.Since(start), time.Second, "a late body is dropped after")
-		wantEnd(t, small, created("small"), resultKept)
-		for n, omitted := range []bool{true, true, true, false} {
-			replay := as[engine.Replay](t, a.claim(nth(n)))
-			storetest.Equal(t, replay.Response.Omitted, omitted, "without body", n)
-			storetest.Equal(t, replay.Response.Status, 201, "status", n)
-		}
-		storetest.Equal(t, a.observer.of("bodies dropped")["bodies dropped"], 3, "dropped")
-		storetest.Equal(t, a.observer.of("settle failed")["settle failed"], 1, "settlements that failed by the store, not because the body is dropped")
+	play(t, []scene{
+		{"of runs that have failed, are being settled, or are late", "", `
+			a runs failed key=1; a runs settling key=2; a runs late key=3; a runs small key=4; a store stuck
+			failed ends 201x2097152 trying; elapsed 2s 2s; settling ending 201x2097152; sleep 1s; a drops; settling ended kept; elapsed 3s 3s
+			late ends 201x2097152 kept; elapsed 4s 4s; small ends 201 kept; failed loses body; settling loses body; late loses body
+			a replays failed key=1; a replays settling key=2; a replays late key=3; a replays small key=4; a dropped 3; a failures settle 1`},
+		{"the store fails since then", "", `
+			a runs first key=1; a runs second key=2; a store stuck; first ends 201x2097152 trying; sleep 1s; second ending 201x2097152
+			sleep 1s; a store refused; a drops; second ended trying; sleep 1s; a failing 2s; a store works; a drains; a failing never`},
 	})
+}
+
+// GiveUp ends the attempts for a reason, for a store that no configuration uses.
+func TestGiveUp(t *testing.T) {
+	play(t, []scene{{"after a minute", "", `
+		a runs run; a failing never; a store refused; run ends 201 trying; sleep 1m; a failing 0s; a gives-up 1; a idle
+		a logs 1 never stored: nothing uses the store`}})
 }
 
 // The bodies that cannot be stored have a limit together, for all stores of a process. Those that are
@@ -132,8 +62,8 @@ func TestBodiesAreDroppedBeforeTheExit(t *testing.T) {
 func TestBodiesThatCannotBeStoredAreLimited(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		unstored := engine.NewUnstored(func() int64 { return 10 << 20 })
-		moving := &movingStore{Store: newShared(t)}
-		a, b, c := withUnstored(t, newShared(t), unstored), withUnstored(t, newShared(t), unstored), withUnstored(t, moving, unstored)
+		a, b, c := withUnstored(t, newShared(t), unstored), withUnstored(t, newShared(t), unstored), withUnstored(t, newShared(t), unstored)
+		c.link.fail(moves, "settle")
 		a.link.fail(refused)
 		var released [5]bool
 		for n, mib := range []int{2, 3, 5, 4, 1} {
@@ -166,53 +96,6 @@ func TestBodiesThatCannotBeStoredAreLimited(t *testing.T) {
 		c.drain()
 		storetest.Equal(t, a.stored(nth(2)).Status, 201, "status that is stored")
 		storetest.Equal(t, a.observer.of("bodies dropped")["bodies dropped"], 1, "dropped")
-	})
-}
-
-// GiveUp ends the attempts for a reason, for a store that no configuration uses.
-func TestGiveUp(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		a := newReplica(t, newShared(t))
-		run := a.run(someRequest())
-		if _, ok := a.FailingSince(); ok {
-			t.Error("it fails")
-		}
-		start := time.Now()
-		a.link.fail(refused)
-		wantEnd(t, run, created("x"), resultTrying)
-		time.Sleep(time.Minute)
-		if since, ok := a.FailingSince(); !ok || !since.Equal(start) {
-			t.Errorf("failing since %v, %v; want %v", since, ok, start)
-		}
-		storetest.Equal(t, a.GiveUp(errors.New("nothing uses the store")), 1, "runs given up")
-		synctest.Wait()
-		if !a.Idle() {
-			t.Error("it is not idle")
-		}
-		storetest.Equal(t, a.logged.FilterMessageSnippet("never stored: nothing uses the store").Len(), 1, "lines")
-	})
-}
-
-// A body that is dropped while it moves says nothing of the store, which still fails since then.
-func TestFailingSinceWithDroppedBodies(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		shared := &movingStore{Store: newShared(t)}
-		shared.stuck.Store(true)
-		a := newReplica(t, shared)
-		first, second := a.run(nth(0)), a.run(nth(1))
-		wantEnd(t, first, created(bodyOf(2)), resultTrying)
-		since := time.Now()
-		time.Sleep(time.Second)
-		go func() { wantEnd(t, second, created(bodyOf(2)), resultTrying) }()
-		time.Sleep(time.Second)
-		a.link.fail(refused)
-		a.DropBodies()
-		time.Sleep(time.Second)
-		if got, ok := a.FailingSince(); !ok || !got.Equal(since) {
-			t.Errorf("failing since %v, %v; want %v", got, ok, since)
-		}
-		a.link.fail(works)
-		a.drain()
 	})
 }
 

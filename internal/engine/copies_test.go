@@ -5,11 +5,8 @@ import (
 	"os"
 	"strings"
 	"testing"
-	"testing/synctest"
 
 	"github.com/caddy-dedup/caddy-dedup/internal/engine"
-	"github.com/caddy-dedup/caddy-dedup/internal/store/memory"
-	"github.com/caddy-dedup/caddy-dedup/internal/store/storetest"
 )
 
 const someCopies = 1 << 20
@@ -32,6 +29,9 @@ func TestCopies(t *testing.T) {
 			a runs forced force; a asked claim 1; forced ends 201 kept; a replays forced; a asked claim 0`},
 		{"are no answer beside a forced run", "copies", `
 			a runs old; old ends 201 kept; a runs forced force; a asks w; w wait; forced ends 201 kept; w shares forced`},
+		// Most keys have no duplicate, and the store is always available.
+		{"of a store in this process: the first duplicate makes it", "memory copies", `
+			a runs run; run ends 201 kept; a copies none; a replays run; a copies some; a replays run`},
 		{"are no answer within a forced run of another replica", "copies", `
 			a runs old; old ends 201 kept; b replays old; b deaf; a runs forced force; b refuses loop forced in=forced; forced ends 201 kept`},
 		// A refusal because of another fingerprint evicts no copy.
@@ -105,24 +105,4 @@ func TestCopiesRespectCopyBound(t *testing.T) {
 	if published := fmt.Sprintf("The published bound is **%v seconds**", engine.CopyBound.Seconds()); !strings.Contains(string(guarantees), published) {
 		t.Errorf("docs/guarantees.md does not say %q", published)
 	}
-}
-
-// With a store in this process, the first duplicate makes the copy: most keys have no duplicate, and
-// the store is always available.
-func TestInProcessStoreCopiesOnFirstDuplicate(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		copies, options := engine.NewCopies(someCopies), someOptions()
-		options.Copies = copies
-		r := &replica{t: t, Engine: engine.New(memory.New(1<<20), options)}
-		defer func() { _ = r.Close() }()
-		req := someRequest()
-		run := r.run(req)
-		wantEnd(t, run, created("paid"), resultKept)
-		storetest.Equal(t, copies.Bytes(), 0, "bytes of copies before a duplicate came")
-		wantReplay(t, r.claim(req), run.ExecutionID(), created("paid"), false)
-		if copies.Bytes() == 0 {
-			t.Error("the first duplicate has made no copy")
-		}
-		wantReplay(t, r.claim(req), run.ExecutionID(), created("paid"), false)
-	})
 }

@@ -28,6 +28,10 @@ const (
 	twice
 	// panics: it panics.
 	panics
+	// moves: a settlement takes a second for each MiB of its body.
+	moves
+	// stuck: a settlement with a body of a MiB moves nothing of it.
+	stuck
 )
 
 // executionDelay is when an operation with the fault executedLater is executed.
@@ -52,6 +56,7 @@ type link struct {
 	badErr         error // the error of all settlements of badKey
 	gates          map[string]chan struct{}
 	calls          map[string][]time.Time
+	progress       idempotency.Progress // of bodies
 }
 
 func newLink(store idempotency.Store) *link {
@@ -172,9 +177,32 @@ func (l *link) do(ctx context.Context, operation string, call func(context.Conte
 		executeLater()
 	case panics:
 		panic("the store has a bug")
+	case moves, stuck:
+		return call(context.WithValue(ctx, movingKey{}, how))
 	}
 	<-ctx.Done()
 	return fmt.Errorf("%w: %w", errLost, ctx.Err())
+}
+
+// movingKey has the fault of a settlement whose body moves.
+type movingKey struct{}
+
+// move moves a body, if the settlement is one that moves it.
+func (l *link) move(ctx context.Context, response *idempotency.Response) error {
+	how, isMoving := ctx.Value(movingKey{}).(fault)
+	if !isMoving || response == nil {
+		return nil
+	}
+	idempotency.Follow(ctx, &l.progress)
+	for left := len(response.Body); left >= 1<<20 && ctx.Err() == nil; left -= 1 << 20 {
+		if how == stuck {
+			<-ctx.Done()
+		} else {
+			time.Sleep(time.Second)
+			l.progress.Moved()
+		}
+	}
+	return ctx.Err()
 }
 
 // lateKey marks the context of an operation that is executed after its caller has given up.
@@ -209,6 +237,9 @@ func (l *link) Settle(ctx context.Context, key idempotency.Key, claimed *idempot
 	}
 	l.mu.Unlock()
 	return l.do(ctx, "settle", func(ctx context.Context) error {
+		if err == nil {
+			err = l.move(ctx, s.Response)
+		}
 		if err != nil {
 			return err
 		}

@@ -2,7 +2,6 @@ package engine_test
 
 import (
 	"context"
-	"errors"
 	"maps"
 	"sync"
 	"testing"
@@ -117,36 +116,14 @@ func TestObservedRunsCountNothing(t *testing.T) {
 }
 
 // A reply that the rules know is no failure of the store, and neither is a caller that has
-// disconnected.
+// disconnected. A store that is full refuses a claim by its limit.
 func TestFailuresOfTheStoreCount(t *testing.T) {
-	for _, c := range []struct {
-		err    error
-		failed bool
-	}{
-		{nil, false},
-		{idempotency.ErrFenced, false},
-		{idempotency.ErrGone, false},
-		{idempotency.ErrInFlight, false},
-		{&idempotency.UnreadableError{Where: "record", Err: errors.New("damaged")}, false},
-		{idempotency.ErrFull, true},      // of a settlement; of a claim it is a limit
-		{idempotency.ErrTooLarge, false}, // it is stored without its body
-		{idempotency.ErrClosed, true},
-		{context.DeadlineExceeded, true},
-		{errors.New("connection refused"), true},
-	} {
-		synctest.Test(t, func(t *testing.T) {
-			a := newReplica(t, newShared(t))
-			run := a.run(someRequest())
-			a.link.failWith(c.err, "settle")
-			_ = ended(run, idempotency.End{How: idempotency.Answered, Response: broken("out of order")})
-			failed := a.observer.of("settle failed")["settle failed"] > 0
-			if failed != c.failed {
-				t.Errorf("%v counts as a failure: %v, want %v", c.err, failed, c.failed)
-			}
-			a.link.failWith(nil, "settle")
-			a.drain()
-		})
-	}
+	play(t, []scene{
+		{"replies by the rules", "", `
+			a runs run; a store {works|fenced|gone|in_flight|damaged|large} settle; run ends 500 {released|fenced|lost|trying|trying|trying}
+			a failures settle 0; a store works; a drains`},
+		{"failures", "", "a runs run; a store {full|closed|refused|hung} settle; run ends 500 trying; a failures settle 1; a store works; a drains"},
+	})
 	synctest.Test(t, func(t *testing.T) {
 		a := newReplica(t, newShared(t))
 		ctx, cancel := context.WithCancel(context.Background())

@@ -300,7 +300,7 @@ var states = map[string]idempotency.State{
 
 // storeErrors are errors with which an operation of the store fails.
 var storeErrors = map[string]error{
-	"full": idempotency.ErrFull, "large": idempotency.ErrTooLarge, "fenced": idempotency.ErrFenced, "gone": idempotency.ErrGone, "in_flight": idempotency.ErrInFlight,
+	"full": idempotency.ErrFull, "large": idempotency.ErrTooLarge, "fenced": idempotency.ErrFenced, "gone": idempotency.ErrGone, "closed": idempotency.ErrClosed, "in_flight": idempotency.ErrInFlight,
 	"damaged":  &idempotency.UnreadableError{Where: "dedup:one", Err: errors.New("it is cut off")},
 	"readonly": &idempotency.RefusedError{Err: errors.New("read-only")},
 }
@@ -311,6 +311,9 @@ func (s *stage) breakLink(l *link, how string, operations []string) {
 		operations = []string{"claim", "renew", "settle", "ready", "lookup", "response"}
 	}
 	fault, isFault := faults[how]
+	if fault == moves || fault == stuck {
+		operations = []string{"settle"}
+	}
 	if !isFault && storeErrors[how] == nil {
 		s.t.Fatalf("how is a store that is %s?", how)
 	}
@@ -320,7 +323,7 @@ func (s *stage) breakLink(l *link, how string, operations []string) {
 	}
 }
 
-var faults = map[string]fault{"works": works, "refused": refused, "hung": hung, "lost": replyLost, "late": executedLater, "twice": twice}
+var faults = map[string]fault{"works": works, "refused": refused, "hung": hung, "lost": replyLost, "late": executedLater, "twice": twice, "moves": moves, "stuck": stuck}
 
 // wantError checks an error against the name of the one that is wanted, if any.
 func (s *stage) wantError(err error, names []string) {

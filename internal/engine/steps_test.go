@@ -113,6 +113,18 @@ func (s *stage) replicaStep(r *replica, verb string, args []string) {
 				s.t.Errorf("it goes on, want it %s", verb)
 			}
 		}
+	case "drops": // bodies that are not stored
+		r.DropBodies()
+	case "gives-up": // this many runs
+		s.wantNumber(r.GiveUp(errors.New("nothing uses the store")), args[0], "runs given up")
+	case "failing": // the store, since so long after the beginning, or never
+		if since, fails := r.FailingSince(); fails != (args[0] != "never") || fails && since.Sub(s.start) != s.duration(args[0]) {
+			s.t.Errorf("failing since %v, %v; want %s", since, fails, args[0])
+		}
+	case "dropped": // bodies, this many
+		s.wantNumber(r.observer.of("bodies dropped")["bodies dropped"], args[0], "bodies dropped")
+	case "failures": // of an operation of the store
+		s.wantNumber(r.observer.of(args[0] + " failed")[args[0]+" failed"], args[1], "failures")
 	case "idle", "busy":
 		if r.Idle() != (verb == "idle") {
 			s.t.Errorf("it is not %s", verb)

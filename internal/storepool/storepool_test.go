@@ -354,23 +354,25 @@ func TestOpeningDoesNotDelayOtherStores(t *testing.T) {
 }
 
 func TestOpenError(t *testing.T) {
-	m := &countedModule{key: t.Name(), err: errors.New("it is damaged")}
-	h := m.handleOf(1, zap.NewNop())
-	for range 2 {
-		if _, err := h.Start(); !errors.Is(err, m.err) {
-			t.Errorf("got %v", err)
+	synctest.Test(t, func(t *testing.T) {
+		m := &countedModule{key: t.Name(), err: errors.New("it is damaged")}
+		h := m.handleOf(1, zap.NewNop())
+		for range 2 {
+			if _, err := h.Start(); !errors.Is(err, m.err) {
+				t.Errorf("got %v", err)
+			}
+			if _, err := h.Enter(t.Context()); !errors.Is(err, ErrNotOpen) {
+				t.Errorf("a request got %v", err)
+			}
 		}
-		if _, err := h.Enter(t.Context()); !errors.Is(err, ErrNotOpen) {
-			t.Errorf("a request got %v", err)
+		m.err = nil
+		store := started(t, h)
+		h.Stop()
+		<-store.closed
+		if n := m.opened.Load(); n != 3 {
+			t.Errorf("opened %d times, want 3: a failure is no reason not to try again", n)
 		}
-	}
-	m.err = nil
-	store := started(t, h)
-	h.Stop()
-	<-store.closed
-	if n := m.opened.Load(); n != 3 {
-		t.Errorf("opened %d times, want 3: a failure is no reason not to try again", n)
-	}
+	})
 }
 
 // While its configuration starts, a request waits until the store is open, for up to the timeout of an

@@ -135,9 +135,15 @@ func TestTLSOfRedis(t *testing.T) {
 			}
 		})
 	}
-	s := closeAtEnd(t, openWith(t, Options{Addresses: []string{server.Addr}, Timeout: busyTimeout}))
-	if _, err := s.Claim(ctx, claimOf("a", "token")); err == nil {
-		t.Error("a server with TLS took a connection in the clear")
+	for name, o := range map[string]Options{
+		"the server": {Addresses: []string{server.Addr}},
+		"the store":  {Addresses: []string{redistest.Start(t).Addr}, TLS: always(known)},
+	} {
+		s := closeAtEnd(t, openWith(t, o))
+		eventually(t, "the error of a claim says that only "+name+" has TLS", func() bool {
+			err := storetest.ErrOf(s.Claim(ctx, claimOf("a", "token")))
+			return err != nil && strings.Contains(err.Error(), "TLS")
+		})
 	}
 }
 

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
-	"strings"
 	"testing"
 
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
@@ -78,29 +77,4 @@ func allKeys(s *Store) (keys []idempotency.Key, err error) {
 
 func sameKeys(a, b []idempotency.Key) bool {
 	return len(a) == len(b) && !slices.ContainsFunc(a, func(key idempotency.Key) bool { return !slices.Contains(b, key) })
-}
-
-func TestPrefixes(t *testing.T) {
-	for _, prefix := range []string{"dedup:", "a", "~&+:/-^\"'", "ü", strings.Repeat("a", 100)} {
-		wantErr(t, (Options{Addresses: []string{"a:1"}, Prefix: prefix}).Check(), nil, prefix)
-	}
-	for prefix, want := range map[string]string{
-		"a{":  `'{'`,
-		"{a}": `'{'`,
-		"a}b": `'}'`,
-		"*":   `'*'`,
-		"a?":  `'?'`,
-		"[":   `'['`,
-		"]":   `']'`,
-		`a\`:  `'\\'`,
-		" ":   `' '`,
-		"a b": `' '`, "a\tb": `'\t'`, "a\nb": `'\n'`, "a\x00": `'\x00'`, "a\u00a0b": `'\u00a0'`, "a\u200bb": `'\u200b'`,
-		"a\xff":                  "not UTF-8",
-		strings.Repeat("a", 101): "101 bytes; it takes up to 100",
-	} {
-		err := (Options{Addresses: []string{"a:1"}, Prefix: prefix}).Check()
-		if err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "redis prefix") {
-			t.Errorf("%q: %v; want an error with %s", prefix, err, want)
-		}
-	}
 }

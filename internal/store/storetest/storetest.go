@@ -1,5 +1,6 @@
 // Package storetest is the conformance suite of [idempotency.Store]. Every store must pass it. It tests
-// what the comments of the interface promise.
+// what the comments of the interface promise, sentence by sentence: specification.go has the table. It is
+// internal because the interface is: the stores of this module are the only ones.
 package storetest
 
 import (
