@@ -84,9 +84,9 @@ type tap struct {
 }
 
 // reportTimeout is how long a request whose handlers have ended waits for its outcome, for the
-// access log. A working store needs less time for the claim, which started when the upstream had
+// access log. A working store, on a slow disk too, needs less for the claim, which started when the upstream had
 // read the request. If the store was slower for the last request, none waits.
-const reportTimeout = 50 * time.Millisecond
+const reportTimeout = 250 * time.Millisecond
 
 // errNotRead is why a request has no outcome whose body was not read to its end.
 var errNotRead = errors.New("the handlers behind have not read the body to its end")
