@@ -54,24 +54,14 @@ func TestToolCallEnds(t *testing.T) {
 		kind, says, status string
 		state              idempotency.State
 	}{
-		"a result":                         {asJSON, pays, "", kept},
-		"a result, with a charset":         {asJSON + "; charset=utf-8", pays, "", kept},
-		"a task":                           {asJSON, `{"id":1,"result":{"resultType":"task"}}`, "", kept},
-		"a result at another status":       {asJSON, pays, "201", released},
-		"isError":                          {asJSON, fails, "", released},
-		"an error":                         {asJSON, `{"id":1,"error":{"code":-1}}`, "", released},
-		"an error at 400":                  {asJSON, `{"id":1,"error":{"code":-1}}`, "400", released},
-		"a question":                       {asJSON, `{"id":1,"result":{"resultType":"input_required"}}`, "", released},
-		"accepted":                         {asJSON, "", "202", released},
-		"HTML":                             {"text/html", "<p>", "", released},
-		"HTML of 502":                      {"text/html", "<p>", "502", released},
-		"an array":                         {asJSON, "[" + pays + "]", "", released},
-		"a result in a stream":             {asEvents, ": hello||data: {\"method\":\"notifications/progress\"}||data: " + pays + "||", "", kept},
-		"another id in a stream":           {asEvents, `data: {"id":1,"method":"elicitation/create"}||data: {"id":7,"result":{}}||`, "", kept},
-		"isError in a stream":              {asEvents, "data: " + fails + "||data: " + pays + "||", "", released},
-		"a stream without a response":      {asEvents, ": hello||", "", released},
-		"a stream that ends in an event":   {asEvents, "data: " + pays + "|", "", released},
-		"a result in an event of a server": {asEvents, "event: close|data: " + pays + "||", "", released},
+		"a result":                    {asJSON, pays, "", kept},
+		"a task":                      {asJSON, `{"id":1,"result":{"resultType":"task"}}`, "", kept},
+		"an error at 400":             {asJSON, `{"id":1,"error":{"code":-1}}`, "400", released},
+		"a question":                  {asJSON, `{"id":1,"result":{"resultType":"input_required"}}`, "", released},
+		"HTML":                        {"text/html", "<p>", "", released},
+		"a result in a stream":        {asEvents, ": hello||data: {\"method\":\"notifications/progress\"}||data: " + pays + "||", "", kept},
+		"isError in a stream":         {asEvents, "data: " + fails + "||data: " + pays + "||", "", released},
+		"a stream without a response": {asEvents, ": hello||", "", released},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := serve(t, append(toolCallsBlock, "reverse_proxy "+address)...)
@@ -128,20 +118,10 @@ func TestToolCallRequests(t *testing.T) {
 		status  int
 	}{
 		"a call":                       {body: call("1"), runs: true},
-		"a call behind a mark":         {body: "\ufeff" + call("1"), runs: true},
-		"named by its field":           {body: call("1"), header: []string{"Mcp-Method", "tools/call"}, runs: true},
 		"named otherwise by its field": {body: call("1"), header: []string{"Mcp-Method", "tools/list"}},
 		"an id that is null":           {body: call("null")},
-		"an id with a fraction":        {body: call("1.0")},
-		"an id with an exponent":       {body: call("1e2")},
-		"an id that is an object":      {body: call("{}")},
-		"a notification":               {body: `{"method":"tools/call","params":{"arguments":{"idempotency_key":"k"}}}`},
 		"another method":               {body: `{"id":1,"method":"tools/list","params":{"arguments":{"idempotency_key":"k"}}}`},
-		"another method, written last": {body: strings.Replace(call("1"), "{", `{"method":"tools/call",`, 1)[:len(call("1"))+22] + `,"method":"x"}`},
 		"a batch":                      {body: "[" + call("1") + "]"},
-		"no JSON":                      {body: "k"},
-		"an empty body":                {body: ""},
-		"cut JSON":                     {body: call("1")[:60]},
 		"deep nesting":                 {body: `{"id":1,"method":"tools/call","params":` + strings.Repeat("[", 20000)},
 		"no key":                       {body: `{"id":1,"method":"tools/call","params":{}}`},
 		"no key, rejected": {body: `{"id":"a","method":"tools/call","params":{}}`, blocks: "on_missing reject",
@@ -151,8 +131,6 @@ func TestToolCallRequests(t *testing.T) {
 		"an id that is null, rejected": {body: call("null"), blocks: "on_missing reject",
 			refused: `{"jsonrpc":"2.0","id":null,"error":{"code":400,`, status: 400},
 		"a batch, rejected": {body: " [" + call("1") + "]", blocks: "on_missing reject",
-			refused: `{"jsonrpc":"2.0","id":null,"error":{"code":400,`, status: 400},
-		"a large batch, rejected": {body: "[" + callOf("1", large) + "]", blocks: "on_missing reject\nmax_request_body 200",
 			refused: `{"jsonrpc":"2.0","id":null,"error":{"code":400,`, status: 400},
 		"another method, not rejected": {body: `{"id":1,"method":"tools/list"}`, blocks: "on_missing reject"},
 		"no UTF-8":                     {body: "{\"id\":1,\"method\":\"tools/call\",\"params\":\"\xff\"}", blocks: "key header X-Key", header: []string{"X-Key", "k"}},
@@ -173,13 +151,15 @@ func TestToolCallRequests(t *testing.T) {
 		"of another tool":             {body: call("1"), blocks: "tools refund"},
 		"of another tool, no key":     {body: `{"id":1,"method":"tools/call","params":{"name":"pay"}}`, blocks: "tools refund\non_missing reject"},
 		"of another tool, another id": {body: call("1.0"), blocks: "tools refund\non_missing reject"},
-		"of a tool without a name":    {body: `{"id":1,"method":"tools/call","params":{"arguments":{"idempotency_key":"k"}}}`, blocks: "tools refund", runs: true},
 		"too large, of another tool":  {body: callOf("5", large), blocks: "tools refund\nmax_request_body 200"},
 		"too large, and no call":      {body: `{"id":1,"method":"tools/list","params":{"x":"` + large + `"}}`, blocks: "max_request_body 200"},
 		"too large, and not decided":  {body: `{"params":{"x":"` + large + `"},"method":"tools/call","id":5}`, blocks: "max_request_body 200"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			address, runs := startUpstream(t, func(w http.ResponseWriter, r *http.Request, _ int) {
+				if body, err := io.ReadAll(r.Body); string(body) != c.body && c.blocks != "#used" {
+					t.Errorf("the upstream got %q, %v", body, err)
+				}
 				w.Header().Set("Content-Type", asJSON)
 				_, _ = io.WriteString(w, pays)
 			})
@@ -223,12 +203,9 @@ func TestToolCallsThatAreOne(t *testing.T) {
 		query        string
 	}{
 		"another id":              {`{"id":2,"method":"tools/call","params":{` + params + `}}`, "", 0, ""},
-		"another order":           {`{"params":{"arguments":{"token":"b","amount":1,"idempotency_key":"k"},"name":"pay"},"method":"tools/call","id":2,"jsonrpc":"2.0"}`, "", 0, ""},
 		"another round":           {`{"id":2,"method":"tools/call","params":{` + params + `,"_meta":{"progressToken":9},"inputResponses":[1],"requestState":"s"}}`, "", 0, ""},
 		"what is left":            {`{"id":2,"method":"tools/call","params":{` + strings.Replace(params, "1.0", "2", 1) + `}}`, "", 422, ""},
-		"another tool":            {`{"id":2,"method":"tools/call","params":{` + strings.Replace(params, "pay", "refund", 1) + `}}`, "", 422, ""},
 		"another caller":          {first, "Bearer b", -1, ""},
-		"duplicate names":         {`{"id":1,"id":2,"method":"x","method":"tools/call","params":{},"params":{` + params + `}}`, "", 0, ""},
 		"another query":           {first, "", 422, "?api_key=bob&ts=1"},
 		"no query":                {first, "", 422, "?"},
 		"what the query excludes": {first, "", 0, "?api_key=alice&ts=2"},

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -114,4 +115,39 @@ func TestRecipeMCPServer(t *testing.T) {
 			t.Errorf("the server got %s", r.Body)
 		}
 	}
+}
+
+// Under observe the recipe for clients without keys counts the calls that repeat another one. Without it they run
+// once.
+func TestRecipeMCPServerWithoutKeys(t *testing.T) {
+	t.Parallel()
+	up := startUpstream(t, func(w http.ResponseWriter, _ *http.Request, n run) {
+		w.Header().Set("Content-Type", "application/json")
+		fmt.Fprintf(w, `{"jsonrpc":"2.0","id":1,"result":{"text":%q}}`, n.text())
+	})
+	var site string
+	for _, b := range docBlocks(t) {
+		if strings.HasSuffix(b.page, "mcp-server.md") && strings.Contains(b.text, "key content") && b.language == "caddyfile" {
+			site = strings.NewReplacer(":8080", "http://:PORT", "localhost:3000", up.addr).Replace(b.text)
+		}
+	}
+	p := start(t, conf{store: "store memory", sites: site})
+	call := func(id, tool string) string {
+		return p.post(t, "/mcp", "", fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"method":"tools/call","params":{"name":%q,"arguments":{"amount":1}}}`, id, tool), header("Mcp-Session-Id", "s")).Body
+	}
+	counted := series{}
+	for i, outcome := range []string{"executed", "replayed"} {
+		call(strconv.Itoa(i), "pay")
+		counted[strings.Replace(requests("calls", outcome), `observed="false"`, `observed="true"`, 1)] = 1
+		eventuallyEqual(t, "what would have become of them", counted, func() series { return p.scrape(t).since(nil) })
+	}
+	call("3", "list")
+	up.wantRuns(t, "", 3)
+	p.reloadAs(t, func(c *conf) { c.sites = strings.Replace(site, "observe", "", 1) })
+	for _, id := range []string{"4", "5"} {
+		if got := call(id, "pay"); !strings.Contains(got, "run 4") {
+			t.Errorf("call %s got %s, want run 4", id, got)
+		}
+	}
+	up.wantRuns(t, "", 4)
 }

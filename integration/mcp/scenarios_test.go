@@ -92,12 +92,6 @@ func TestClients(t *testing.T) {
 }
 
 var scenarios = map[string]func(*testing.T, *suite){
-	"repeated": func(t *testing.T, s *suite) {
-		key := s.on(t, nil)
-		want(t, s.call(t, key, 1), 1, false)
-		want(t, s.call(t, key, 1), 1, true)
-		s.wantRuns(t, key, 1)
-	},
 	"two at once": func(t *testing.T, s *suite) {
 		g := newGate(t)
 		key := s.on(t, func(payment) outcome { <-g.opened; return outcome{} })

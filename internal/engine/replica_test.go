@@ -179,12 +179,17 @@ type waiter struct {
 }
 
 func (r *replica) claimLater(ctx context.Context, req engine.Request) *waiter {
+	return r.later(ctx, req, r.Claim)
+}
+
+// later has a request decided on in the background.
+func (r *replica) later(ctx context.Context, req engine.Request, decide func(context.Context, engine.Request) (engine.Decision, error)) *waiter {
 	ctx, leave := context.WithCancelCause(ctx)
 	w := &waiter{t: r.t, leave: leave, done: make(chan struct{})}
 	start := time.Now()
 	go func() {
 		defer close(w.done)
-		w.d, w.err = r.Claim(ctx, req)
+		w.d, w.err = decide(ctx, req)
 		w.d = r.whole(req, w.d)
 		w.took = time.Since(start)
 	}()

@@ -94,48 +94,6 @@ func TestStoredValuesAreEncrypted(t *testing.T) {
 	})
 }
 
-// If this process does not have the encryption key of a record, it neither replays the
-// record nor runs its request again.
-func TestRecordWithUnknownEncryptionKey(t *testing.T) {
-	for name, with := range map[string]struct{ keys, fingerprint string }{
-		"another key":                 {"b", "body:one"},
-		"another key, no fingerprint": {"b", ""},
-		"encryption off":              {"", "body:one"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				store, req := newShared(t), delivered()
-				req.Fingerprint = with.fingerprint
-				a, b := newSealed(t, store, "a"), newSealed(t, store, with.keys)
-				run := a.run(req)
-				for _, state := range []idempotency.State{idempotency.InFlight, idempotency.Complete} {
-					refused := as[engine.Refusal](t, b.claim(req))
-					if refused.Reason != engine.ReasonUnreadable || !strings.Contains(fmt.Sprint(refused.Err), "configured") {
-						t.Errorf("%s: refused with %q, %v", state, refused.Reason, refused.Err)
-					}
-					if _, _, err := b.Lookup(context.Background(), req.Key); !isUnreadable(err) {
-						t.Errorf("%s: an operator's look: %v", state, err)
-					}
-					page, _, err := b.List(context.Background(), "", 10)
-					if err != nil || len(page) != 1 || page[0].Record != nil || !isUnreadable(page[0].Unreadable) {
-						t.Errorf("%s: the list is %+v, %v", state, page, err)
-					}
-					if state == idempotency.InFlight {
-						wantEnd(t, run, created("kept"), resultKept)
-					}
-				}
-				wantReplay(t, a.claim(req), run.ExecutionID(), created("kept"), false)
-
-				// An operator can release the key without its encryption key, and then a
-				// request can run.
-				must(t, b.Release(context.Background(), req.Key, idempotency.Precondition{}))
-				wantEnd(t, b.run(req), created("again"), resultKept)
-				wantErr(t, b.Forget(context.Background(), req.Key, idempotency.Precondition{}), nil)
-			})
-		})
-	}
-}
-
 // Two replicas change their encryption keys, one after the other, while requests go on.
 // No response is forgotten, and two different bodies are distinguished under every pair
 // of keys.
@@ -176,6 +134,10 @@ func TestEncryptionKeyChanges(t *testing.T) {
 		{"under a request that waits, and takes its fingerprints under the new ones", "wait=1m", `
 			a keys a; a runs late; a asks w; a keys ba; a store hung renew; sleep 31s; b keys ba; b runs run reused
 			a store works renew; sleep 15s; w refused reused run; run ends 201 kept; late ends 201 fenced`},
+		// It neither replays the record nor runs its request again, and an operator can release it without its key.
+		{"and a replica has not those of a record", "{|fingerprint=|}", `
+			a keys a; b keys {b|b|-}; a runs run; b refuses unreadable -; b blind; run ends 201 kept; b refuses unreadable -; b blind
+			a replays run; b releases; b runs next; next ends 201 kept; b forgets`},
 		{"and have another order elsewhere: waiters open the answer", "", `
 			a keys ab; other keys ba; a runs run; other asks w n=3; run ends 500 released; w shares run`},
 		// Then it is unknown whether another request is the same one: it must not get the response.

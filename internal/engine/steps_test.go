@@ -31,6 +31,15 @@ func (s *stage) replicaStep(r *replica, verb string, args []string) {
 			s.waiters[args[0]] = append(s.waiters[args[0]], r.claimLater(ctx, s.request(args[1:])))
 		}
 
+	case "awaits": // a request comes that only waits
+		s.waiters[args[0]] = append(s.waiters[args[0]], r.later(ctx, s.request(args[1:]), func(ctx context.Context, req engine.Request) (engine.Decision, error) {
+			return r.Await(ctx, req.Key)
+		}))
+	case "misses": // one that waits finds nothing to wait for
+		if _, err := r.Await(ctx, key); !errors.Is(err, engine.ErrNoRecord) {
+			s.t.Errorf("%v, want %v", err, engine.ErrNoRecord)
+		}
+
 	// The link to the store.
 	case "store": // from now on operations, or all, fail in this way
 		s.breakLink(r.link, args[0], args[1:])
@@ -161,6 +170,12 @@ func (s *stage) replicaStep(r *replica, verb string, args []string) {
 		if record, _, err := r.Lookup(ctx, key); err != nil || record.DeliveryID != args[0] {
 			s.t.Errorf("an operator reads %+v, %v", record, err)
 		}
+	case "blind": // an operator does not read it
+		_, _, err := r.Lookup(ctx, key)
+		page, _, listErr := r.List(ctx, "", 10)
+		if !isUnreadable(err) || listErr != nil || len(page) != 1 || page[0].Record != nil || !isUnreadable(page[0].Unreadable) {
+			s.t.Errorf("an operator reads %v, and lists %+v, %v", err, page, listErr)
+		}
 	case "releases":
 		before := r.stored(s.request(nil))
 		if s.wantError(r.Release(ctx, key, idempotency.Precondition{}), args); len(args) > 0 {
@@ -209,6 +224,9 @@ func (s *stage) runStep(run *engine.Run, name, verb string, args []string) {
 			header = nil
 		}
 		s.answers[name] = &idempotency.Response{Status: 201, Header: header, Omitted: true}
+	case "keeps": // its response
+	case "fails": // its response is gone
+		s.answers[name] = failed(s.answers[name].Status)
 	case "streams":
 		run.Stream("the stream")
 	case "again": // the store executes the claim of the run once more

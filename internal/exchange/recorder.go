@@ -123,36 +123,47 @@ func (c *recorder) add(p []byte) (rest []byte, outgrown bool) {
 		return c.answer.Rewrite(p), false
 	case c.passing:
 		return p, false
-	case c.answer != nil:
-		return c.addAnswer(p)
+	case c.answer != nil && c.streaming:
+		return c.passAnswer(p)
 	case c.written <= c.maxBody && c.takeRoom(c.record.Needs(len(p), c.written, c.maxBody)):
 		c.record.Add(p)
 		return nil, false
 	}
 	c.omitted, c.noRoom = true, c.written <= c.maxBody
+	c.outgrowAnswer()
 	c.passing = true
 	return p, true
 }
 
-// addAnswer records bytes of an answer of which a part is kept. It ends before the byte with which the client
-// has the whole part.
-func (c *recorder) addAnswer(p []byte) (rest []byte, outgrown bool) {
+// passAnswer passes bytes of a stream of which a part is kept to the client. It ends before the byte with which
+// the client has the whole part.
+func (c *recorder) passAnswer(p []byte) (rest []byte, ended bool) {
 	before, ended := c.answer.Feed(p)
-	switch {
-	case c.streaming:
-		_ = c.record.Pass(c.answer.Rewrite(p[:before])) // its error means that the client has left: the run goes on
-	case !ended && c.written <= c.maxBody && c.takeRoom(c.record.Needs(len(p), c.written, c.maxBody)):
-		c.record.Add(p)
-		return nil, false
-	default:
-		c.noRoom = c.noRoom || !ended && c.written <= c.maxBody
-		c.answer.Outgrow()
-		before, ended = 0, true
-	}
+	_ = c.record.Pass(c.answer.Rewrite(p[:before])) // its error means that the client has left: the run goes on
 	if ended {
 		c.omitted, c.passing = c.answer.Omitted(), true
 	}
 	return c.answer.Rewrite(p[before:]), ended
+}
+
+// outgrowAnswer ends an answer that is no stream, and is not kept.
+func (c *recorder) outgrowAnswer() {
+	if c.answer != nil {
+		c.answer.Outgrow()
+		c.omitted = c.answer.Omitted()
+	}
+}
+
+// readAnswer reads an answer that is no stream, when all of it has come.
+func (c *recorder) readAnswer() {
+	if c.streaming || c.passing || c.upgraded || c.status == 0 {
+		return
+	}
+	if c.takeCopyRoom(); c.omitted {
+		c.outgrowAnswer()
+	} else {
+		c.answer.Whole(c.record.Bytes())
+	}
 }
 
 // takeRoom takes room for n more bytes, and waits for it. It reports false if there is none: the
@@ -178,11 +189,11 @@ func (c *recorder) takeAnswerRoom(room *budget.Allowance, n int) bool {
 // it. If there is no room, the body is not stored, but the client gets it.
 func (c *recorder) takeCopyRoom() {
 	n, joined := c.record.Held()
-	if c.answer != nil {
+	if c.answer != nil && c.streaming {
 		n, joined = c.answer.Held(), true
 	}
 	switch {
-	case c.omitted, joined && !c.encrypted:
+	case c.omitted, c.copyRoom > 0, joined && !c.encrypted:
 		return
 	case n <= budget.SmallBody:
 		c.allowance.Count(n)

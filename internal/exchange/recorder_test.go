@@ -553,7 +553,7 @@ func TestSharedResponse(t *testing.T) {
 func TestRoomForTheCopyOfAToolCallsResponse(t *testing.T) {
 	for encrypted, want := range map[bool]int{true: 100 << 10, false: 0} {
 		c := &executionOn(t, httptest.NewRecorder(), 1<<20).response
-		c.encrypted, c.answer = encrypted, heldPart{bytes: 100 << 10}
+		c.encrypted, c.answer, c.streaming = encrypted, heldPart{bytes: 100 << 10}, true
 		c.record.Add(make([]byte, 500<<10))
 		if c.takeCopyRoom(); c.copyRoom != want {
 			t.Errorf("encrypted: %v: %d bytes are taken, want %d", encrypted, c.copyRoom, want)
@@ -599,5 +599,28 @@ func TestNotExecutedPassesAlongARow(t *testing.T) {
 		if told := client.Header().Get(httpfield.NotExecuted) != ""; told != (within != "") {
 			t.Errorf("a client that is %q is told: %v", within, told)
 		}
+	}
+}
+
+// wholeAnswer is an answer of which all is kept.
+type wholeAnswer struct {
+	upstream.Answer
+	body []byte
+}
+
+func (a *wholeAnswer) Whole(body []byte)             { a.body = body }
+func (a *wholeAnswer) Verdict(bool) upstream.Verdict { return upstream.Verdict{} }
+
+// A tool call's answer that is no stream is held once: what is read of it is what its client gets.
+func TestToolCallsAnswerIsHeldOnce(t *testing.T) {
+	e := executionOn(t, httptest.NewRecorder(), 1<<20)
+	answer := new(wholeAnswer)
+	e.response.status, e.response.answer = http.StatusOK, answer
+	for range 5 {
+		e.response.add(make([]byte, 100<<10))
+	}
+	e.ended(nil)
+	if held := e.response.record.Bytes(); len(held) != 500<<10 || &held[0] != &answer.body[0] {
+		t.Errorf("%d bytes are held, and %d were read", len(held), len(answer.body))
 	}
 }

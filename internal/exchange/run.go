@@ -273,7 +273,11 @@ func (e *execution) ended(err error) upstream.Ended {
 	broken := c.broken()
 	var verdict upstream.Verdict
 	if c.answer != nil {
-		verdict = c.answer.Verdict(err == nil && !broken)
+		whole := err == nil && !broken
+		if whole {
+			c.readAnswer()
+		}
+		verdict = c.answer.Verdict(whole)
 	}
 	return upstream.Ended{
 		Err:       err,

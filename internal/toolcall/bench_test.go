@@ -21,7 +21,7 @@ func BenchmarkRead(b *testing.B) {
 	b.SetBytes(int64(len(benchCall)))
 	b.ReportAllocs()
 	for b.Loop() {
-		if toolcall.Read(benchCall, nil).Kind != toolcall.Call {
+		if toolcall.Read(benchCall, true, nil).Kind != toolcall.Call {
 			b.Fatal("it is no call")
 		}
 	}

@@ -70,11 +70,7 @@ func (Mode) ReadHead(r *http.Request, caller func(fields ...string) []string) (r
 
 // Read implements [identify.Calls].
 func (m Mode) Read(header http.Header, body []byte, whole bool, caller func(fields ...string) []string) identify.CallRead {
-	read := Read
-	if !whole {
-		read = ReadBeginning
-	}
-	request := read(body, header[methodField])
+	request := Read(body, whole, header[methodField])
 	id := request.ID
 	if (request.Kind == Call || request.Kind == UnusableID) && !m.serves(request.Tool) {
 		request.Kind = Other
@@ -263,6 +259,9 @@ func (a *Answer) Rewrite(p []byte) []byte {
 	return a.ids.replace(p)
 }
 
+// Whole implements [upstream.Answer].
+func (a *Answer) Whole(body []byte) { a.reader.Whole(body) }
+
 // Feed implements [upstream.Answer].
 func (a *Answer) Feed(p []byte) (before int, ended bool) {
 	before, ended = a.reader.Feed(p)
@@ -284,7 +283,7 @@ var (
 	errFailed  = errors.New("the response to the tool call is an error, or says isError")
 	errAsked   = errors.New("the response to the tool call asks for input")
 	errSilent  = errors.New("the upstream's answer has no JSON-RPC response; only servers that speak Streamable HTTP are protected")
-	errUnknown = errors.New("the upstream's answer ended without a JSON-RPC response, or is encoded")
+	errUnknown = errors.New("the upstream's answer ended without a JSON-RPC response")
 )
 
 // Verdict implements [upstream.Answer].

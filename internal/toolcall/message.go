@@ -51,11 +51,11 @@ func readResponse(text []byte) (r response, err error) {
 func (r response) isNone() bool { return r.method || !r.failed && r.result == span{} }
 
 // endBy returns how a message ends the call that was answered with a status, [Pending] if it is no
-// response. Of a text that is not whole, its beginning decides.
-func endBy(status int, text []byte, whole bool) End {
+// response.
+func endBy(status int, text []byte) End {
 	r, err := readResponse(text)
 	switch {
-	case whole && err != nil, r.isNone():
+	case err != nil, r.isNone():
 		return Pending
 	case r.failed, status != 200:
 		return Released

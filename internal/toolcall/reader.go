@@ -24,7 +24,7 @@ type Reader struct {
 	firstEnded bool // it is not the first, which may begin with a byte order mark
 	afterCR    bool // a line feed is a part of the line end
 	other      bool // the event has a name of its own, and carries no message
-	skipped    skipped
+	skips      bool // there is no room for the event, which is no response
 }
 
 // form is what an answer is written in.
@@ -34,16 +34,6 @@ const (
 	formOther form = iota // it has no response
 	formJSON
 	formEvents
-	formEncoded // it may have one that cannot be read
-)
-
-// skipped is what there is no room for.
-type skipped int
-
-const (
-	skippedNothing skipped = iota
-	skippedLine
-	skippedEvent
 )
 
 // smallMessage is the room that the first bytes of a message always get, in bytes. It is enough to see
@@ -57,15 +47,15 @@ const smallMessage = 512
 // large.
 func NewReader(status int, contentType, contentEncoding string, limit int, reserve func(bytes int) bool) *Reader {
 	r := &Reader{status: status, limit: max(limit, smallMessage), reserve: reserve}
+	if contentEncoding != "" && !strings.EqualFold(contentEncoding, "identity") {
+		return r // it was not asked for
+	}
 	mediaType, _, _ := strings.Cut(contentType, ";")
 	switch strings.ToLower(strings.TrimSpace(mediaType)) {
 	case "application/json":
 		r.form = formJSON
 	case "text/event-stream":
 		r.form = formEvents
-	}
-	if r.form != formOther && contentEncoding != "" && !strings.EqualFold(contentEncoding, "identity") {
-		r.form = formEncoded
 	}
 	return r
 }
@@ -93,17 +83,24 @@ func (r *Reader) Feed(p []byte) (before int, ended bool) {
 
 // Close says that the upstream's answer is whole, and returns how the call ends.
 func (r *Reader) Close() End {
-	if r.end == Pending && r.form == formJSON {
-		r.message = bytes.TrimPrefix(r.message, byteOrderMark)
-		r.end = endBy(r.status, r.message, true)
+	if r.form == formJSON {
+		r.Whole(r.message)
 	}
 	if r.end == Pending {
 		r.message, r.end = nil, Released
-		if r.form == formEvents || r.form == formEncoded {
+		if r.form == formEvents {
 			r.end = Unknown
 		}
 	}
 	return r.end
+}
+
+// Whole says what the whole answer is, if it is no stream and nothing was fed.
+func (r *Reader) Whole(text []byte) {
+	if r.form == formJSON && r.end == Pending {
+		r.message = bytes.TrimPrefix(text, byteOrderMark)
+		r.end = endBy(r.status, r.message)
+	}
 }
 
 // End returns how the call ends, [Pending] while that is open.
@@ -118,24 +115,15 @@ func (r *Reader) Message() (text []byte, outgrown bool) {
 	return r.message, false
 }
 
-// Outgrow says that there is no room for more of an answer that is no stream. The call ends by what
-// there is of it.
+// Outgrow says that there is no room for more of an answer. If it may have a response, the call was executed.
 func (r *Reader) Outgrow() {
-	switch {
-	case r.end != Pending:
-	case r.form == formEncoded:
-		r.end = Unknown
-	default:
-		if r.outgrow(); r.end == Pending {
-			r.end = Released
-		}
+	if r.end != Pending {
+		return
 	}
-}
-
-// outgrow ends the call by the beginning of a message that there is no room for, if that is a response.
-func (r *Reader) outgrow() {
-	r.end = endBy(r.status, bytes.TrimPrefix(r.message, byteOrderMark), false)
-	r.outgrown, r.message = r.end != Pending, r.message[:0]
+	r.end, r.outgrown, r.message = Released, r.form != formOther, nil
+	if r.outgrown && r.status == 200 {
+		r.end = Kept
+	}
 }
 
 // add appends to the message as many bytes as there is room for, and returns how many.
@@ -145,7 +133,8 @@ func (r *Reader) add(p []byte) int {
 	}
 	n, room := min(len(p), r.limit-len(r.message)), cap(r.message)
 	if need := len(r.message) + n; need > room {
-		if size := min(max(need, 2*room), r.limit); r.reserve(size - room) {
+		// The old bytes are there until they are copied, and longer.
+		if size := min(max(need, 2*room), r.limit); r.reserve(size) {
 			r.message = append(make([]byte, 0, size), r.message...)
 		} else {
 			n = room - len(r.message)
@@ -170,7 +159,7 @@ func (r *Reader) readEvents(p []byte) (before int, ended bool) {
 		if n < 0 {
 			n = len(p) - i
 		}
-		if r.skipped == skippedNothing {
+		if !r.skips {
 			if m := r.add(p[i : i+n]); m < n && r.skip() {
 				return i + m, true
 			}
@@ -184,24 +173,22 @@ func (r *Reader) readEvents(p []byte) (before int, ended bool) {
 func (r *Reader) endLine() bool {
 	switch {
 	case !r.inLine:
-		if !r.other && r.skipped == skippedNothing {
-			r.end = endBy(r.status, r.message, true)
+		if !r.other && !r.skips {
+			r.end = endBy(r.status, r.message)
 		}
 		if r.end != Pending {
 			return true
 		}
-		r.message, r.line, r.other, r.skipped = r.message[:0], 0, false, skippedNothing
-	case r.skipped == skippedNothing:
+		r.message, r.line, r.other, r.skips = r.message[:0], 0, false, false
+	case !r.skips:
 		r.takeLine()
-	case r.skipped == skippedLine:
-		r.skipped = skippedNothing
 	}
 	r.inLine, r.firstEnded = false, true
 	return false
 }
 
-// takeLine takes what is there of a line into the event, and reports whether it is data.
-func (r *Reader) takeLine() (isData bool) {
+// takeLine takes what is there of a line into the event.
+func (r *Reader) takeLine() {
 	line := r.message[r.line:]
 	if !r.firstEnded {
 		line = bytes.TrimPrefix(line, byteOrderMark)
@@ -217,22 +204,18 @@ func (r *Reader) takeLine() (isData bool) {
 			r.message = append(r.message, '\n') // in the place of the name
 		}
 		r.message = append(r.message, value...)
-		r.line, isData = len(r.message), true
+		r.line = len(r.message)
 	}
-	return isData
 }
 
-// skip is for a line that there is no room for. If it is data, the event is skipped, or it is the
-// response: skip reports whether that ends the call.
+// skip is for an event that there is no room for. It reports whether that ends the call: all do that do not
+// begin as a request or a notification.
 func (r *Reader) skip() bool {
-	mayBeData := bytes.HasPrefix([]byte("data:"), r.message[r.line:])
-	if !r.takeLine() && !mayBeData {
-		r.skipped = skippedLine
+	r.takeLine()
+	if begun, _ := readResponse(r.message); r.other || begun.method {
+		r.skips = true
 		return false
 	}
-	if !r.other {
-		r.outgrow()
-	}
-	r.message, r.line, r.skipped = r.message[:0], 0, skippedEvent
-	return r.end != Pending
+	r.Outgrow()
+	return true
 }

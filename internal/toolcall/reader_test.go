@@ -172,8 +172,8 @@ func TestAnswersWithoutResponse(t *testing.T) {
 		{answer{200, "text/event-stream", "", 1 << 20, "data: " + asked + "\n\n"}, toolcall.Unknown},
 		{answer{200, "text/event-stream", "", 1 << 20, "data: " + result + "\n"}, toolcall.Unknown}, // it is cut
 		{answer{200, "text/event-stream", "", 1 << 20, "event: prime\ndata: " + result + "\n\n"}, toolcall.Unknown},
-		{answer{200, "text/event-stream", "gzip", 1 << 20, "data: " + result + "\n\n"}, toolcall.Unknown},
-		{answer{200, "application/json", "gzip", 1 << 20, result}, toolcall.Unknown},
+		{answer{200, "text/event-stream", "gzip", 1 << 20, "data: " + result + "\n\n"}, toolcall.Released},
+		{answer{200, "application/json", "gzip", 1 << 20, result}, toolcall.Released},
 		{answer{200, "application/json", "", 1 << 20, ""}, toolcall.Released},
 		{answer{202, "", "", 1 << 20, ""}, toolcall.Released},
 		{answer{200, "text/html", "gzip", 1 << 20, result}, toolcall.Released},
@@ -193,43 +193,38 @@ func TestAnswersWithoutResponse(t *testing.T) {
 	}
 }
 
-// The limit is that of a message. Of one that is larger, the beginning says what it is.
+// The limit is that of a message. One that is larger ends the call, which was executed, unless it begins as a
+// request or a notification.
 func TestReaderOutgrown(t *testing.T) {
 	const limit = 1000
 	large := strings.Repeat("x", limit+1)
 	for name, c := range map[string]struct {
-		message string
-		want    toolcall.End // of a stream, in which a small result follows
+		status       int
+		begins, text string // of a stream, in which a small result follows
+		want         toolcall.End
+		isNoResponse bool
 	}{
-		"result":                 {`{"jsonrpc":"2.0","id":1,"result":{"content":"` + large + `"}}`, toolcall.Kept},
-		"result that is one":     {`{"id":1,"result":"` + large + `"}`, toolcall.Kept},
-		"failed result":          {`{"id":1,"result":{"isError":true,"content":"` + large + `"}}`, toolcall.Released},
-		"result that fails late": {`{"id":1,"result":{"content":"` + large + `","isError":true}}`, toolcall.Kept}, // it cannot be known
-		"error":                  {`{"id":1,"error":{"message":"` + large + `"}}`, toolcall.Released},
-		"request":                {`{"id":1,"method":"x","params":"` + large + `"}`, toolcall.Pending},
-		"no JSON":                {large, toolcall.Pending},
+		"result":       {200, "", `{"jsonrpc":"2.0","id":1,"result":{"content":"` + large + `"}}`, toolcall.Kept, false},
+		"error":        {200, "", `{"id":1,"error":{"message":"` + large + `"}}`, toolcall.Kept, false},
+		"of a failure": {500, "", `{"id":1,"result":"` + large + `"}`, toolcall.Released, false},
+		"no JSON":      {200, "", large, toolcall.Kept, false},
+		"request":      {200, "", `{"id":1,"method":"x","params":"` + large + `"}`, toolcall.Kept, true},
+		"named":        {200, "event: ping\n", `{"id":1,"result":"` + large + `"}`, toolcall.Kept, true},
 	} {
 		for i, pieces := range []func(string) []string{inOne, inBytes, by(300)} {
-			want := ended{c.want, limit, "", true}
-			if c.want == toolcall.Pending {
-				want = ended{toolcall.Released, limit, "", false}
-			}
-			a := answer{200, "application/json", "", limit, c.message}
-			if got := a.read(pieces, anyRoom); got != want {
+			want := ended{c.want, -1, "", true}
+			a := answer{c.status, "application/json", "", limit, c.text}
+			if got := a.read(pieces, anyRoom); got.end != want.end || !got.outgrown || got.message != "" {
 				t.Errorf("%s, JSON, %d: got %+v, want %+v", name, i, got, want)
 			}
-			stream := "data: " + c.message + "\n\n: " + large + "\ndata: " + result + "\n\n"
-			if want.at, want.outgrown = limit, true; c.want == toolcall.Pending {
+			stream := c.begins + "data: " + c.text + "\n\n"
+			if want.at = limit; c.isNoResponse {
+				stream += ": " + large[:limit/2] + "\ndata: " + result + "\n\n"
 				want = ended{toolcall.Kept, len(stream) - 1, result, false}
 			}
-			a = answer{200, "text/event-stream", "", limit, stream}
+			a = answer{c.status, "text/event-stream", "", limit, stream}
 			if got := a.read(pieces, anyRoom); got != want {
 				t.Errorf("%s, stream, %d: got %+v, want %+v", name, i, got, want)
-			}
-			named := "event: ping\n" + stream
-			a.body, want = named, ended{toolcall.Kept, len(named) - 1, result, false}
-			if got := a.read(pieces, anyRoom); got != want {
-				t.Errorf("%s, named stream, %d: got %+v, want %+v", name, i, got, want)
 			}
 		}
 	}
@@ -243,7 +238,7 @@ func TestReaderReserves(t *testing.T) {
 		reserved := 0
 		a := answer{200, "text/event-stream", "", 1 << 20, stream}
 		got := a.read(pieces, func(n int) bool { reserved += n; return true })
-		if got.end != toolcall.Kept || got.message != result || reserved < len(notification)-512 || reserved > 2*len(notification) {
+		if got.end != toolcall.Kept || got.message != result || reserved < len(notification)-512 || reserved > 4*len(notification) {
 			t.Errorf("%d: got %+v, with %d bytes", i, got, reserved)
 		}
 	}

@@ -71,10 +71,16 @@ func appendMarking(edits []edit, kept []byte, result span, version string) []edi
 		return edits
 	}
 	var added string
-	if meta == (span{}) {
+	inMeta, marked := 0, false
+	switch {
+	case meta == (span{}):
 		added = `,"_meta":{` + marker + `}`
-	} else {
-		edits = append(edits, metaEdit(kept, meta))
+	case canonicaljson.Members(meta.of(kept), func(name []byte, _, _ int) {
+		inMeta, marked = inMeta+1, marked || canonicaljson.IsString(name, markerName)
+	}) != nil: // it is null
+		edits = append(edits, edit{meta, []byte("{" + marker + "}")})
+	case !marked: // by another dedup behind
+		edits = append(edits, insertion(marker, meta.begin, inMeta))
 	}
 	if version >= typedSince && !typed { // versions are dates
 		added += `,"resultType":"complete"`
@@ -91,21 +97,4 @@ func insertion(members string, object, has int) edit {
 		members += ","
 	}
 	return edit{span{object + 1, object + 1}, []byte(members)}
-}
-
-// metaEdit marks a result that has _meta, which may be null, or marked already: by another dedup
-// behind.
-func metaEdit(kept []byte, meta span) edit {
-	members, marked := 0, span{}
-	if canonicaljson.Members(meta.of(kept), func(name []byte, begin, end int) {
-		if members++; canonicaljson.IsString(name, markerName) {
-			marked = span{meta.begin + begin, meta.begin + end}
-		}
-	}) != nil {
-		return edit{meta, []byte("{" + marker + "}")}
-	}
-	if marked != (span{}) {
-		return edit{marked, []byte("true")}
-	}
-	return insertion(marker, meta.begin, members)
 }

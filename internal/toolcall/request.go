@@ -49,54 +49,37 @@ type Request struct {
 	Tool []byte
 }
 
-// Read returns what a body is. methods are the lines of the request's field Mcp-Method: where there is
-// one, it has to agree with the body.
-func Read(body []byte, methods []string) Request {
+// Read returns what a body is, or what the beginning of one says that is too large. methods are the lines of the
+// request's field Mcp-Method: where there is one, it has to agree with the body, and says what a beginning is that
+// does not.
+func Read(body []byte, whole bool, methods []string) Request {
 	body = bytes.TrimPrefix(body, byteOrderMark)
-	m, err := readRequest(body, len(body)+1)
+	m, err := readRequest(body, whole)
+	if m.method == nil && !whole && len(methods) > 0 {
+		m.method = []byte(`"` + methods[0] + `"`)
+	}
+	disagrees := slices.ContainsFunc(methods, func(line string) bool { return !m.says(line) })
 	switch {
 	case isArray(body):
 		return Request{Kind: Batch}
-	case err != nil:
-		return Request{}
-	case m.says(callMethod) && agree(methods, callMethod) && m.id != nil:
+	case whole && err != nil, disagrees:
+	case m.says(callMethod) && (m.id != nil || !whole):
 		return m.call()
-	case m.method != nil && isID(m.id):
-		return Request{ID: m.id}
-	case m.says(cancelMethod) && agree(methods, cancelMethod) && m.id == nil:
+	case m.says(cancelMethod) && m.id == nil && whole:
 		if id := memberOf(m.params, "requestId"); isID(id) {
 			return Request{Kind: Cancellation, ID: id}
 		}
+	case m.method != nil && isID(m.id):
+		return Request{ID: m.id}
 	}
 	return Request{}
-}
-
-// ReadBeginning is [Read] for the beginning of a body that is too large. It is a call if that or Mcp-Method
-// says so.
-func ReadBeginning(body []byte, methods []string) Request {
-	body = bytes.TrimPrefix(body, byteOrderMark)
-	m, _ := readRequest(body, len(body))
-	isCall := m.says(callMethod) || m.method == nil && len(methods) > 0
-	switch {
-	case isArray(body):
-		return Request{Kind: Batch}
-	case !isCall || !agree(methods, callMethod):
-		return Request{}
-	default:
-		return m.call()
-	}
 }
 
 func isArray(body []byte) bool { return bytes.HasPrefix(bytes.TrimLeft(body, " \t\r\n"), []byte("[")) }
 
 // NeedsBody reports whether [Read] needs the body: else Mcp-Method says that it is [Other].
 func NeedsBody(methods []string) bool {
-	return agree(methods, callMethod) || agree(methods, cancelMethod)
-}
-
-// agree reports whether the lines of Mcp-Method, if there are any, name a method.
-func agree(methods []string, method string) bool {
-	return !slices.ContainsFunc(methods, func(line string) bool { return line != method })
+	return !slices.ContainsFunc(methods, func(line string) bool { return line != callMethod && line != cancelMethod })
 }
 
 // byteOrderMark may be in front of a text.
@@ -129,15 +112,15 @@ func memberOf(object []byte, member string) (value []byte) {
 	return value
 }
 
-// readRequest returns those of the members that end before a limit: of a beginning, the last value
-// may be cut. So may be params, of which only members are read.
-func readRequest(body []byte, limit int) (m requestMembers, err error) {
+// readRequest returns the members of a request. Of a beginning, the last value may be cut: only that of params, of
+// which members are read, is returned.
+func readRequest(body []byte, whole bool) (m requestMembers, err error) {
 	err = canonicaljson.Members(body, func(name []byte, begin, end int) {
 		value := body[begin:end]
 		switch {
 		case canonicaljson.IsString(name, "params"):
 			m.params = value
-		case end >= limit:
+		case end == len(body) && !whole:
 		case canonicaljson.IsString(name, "method"):
 			m.method = value
 		case canonicaljson.IsString(name, "id"):

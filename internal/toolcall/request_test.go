@@ -65,7 +65,7 @@ func TestRead(t *testing.T) {
 		{body: `{"method":"notifications/cancelled","params":[1]}`},
 		{body: `{"method":"notifications/cancelled","requestId":1}`},
 	} {
-		got := toolcall.Read([]byte(c.body), c.methods)
+		got := toolcall.Read([]byte(c.body), true, c.methods)
 		if got.Kind != c.kind || got.Kind != toolcall.Other && string(got.ID) != c.id {
 			t.Errorf("%.80s with %q: got %d, %.40s; want %d, %.40s", c.body, c.methods, got.Kind, got.ID, c.kind, c.id)
 		}
@@ -89,7 +89,7 @@ func TestToolsOfRequests(t *testing.T) {
 		`{"method":"tools/call","id":1,"params":["name"]}`:                     ``,
 		`{"method":"tools/call","id":1,"name":"pay"}`:                          ``,
 	} {
-		if got := toolcall.ReadBeginning([]byte(body), nil); got.Kind != toolcall.Call || string(got.Tool) != want {
+		if got := toolcall.Read([]byte(body), false, nil); got.Kind != toolcall.Call || string(got.Tool) != want {
 			t.Errorf("%s: got %d of %s, want %s", body, got.Kind, got.Tool, want)
 		}
 	}
@@ -119,7 +119,7 @@ func TestReadBeginning(t *testing.T) {
 		{body: `{"id":5,"method":"tools/call","params":{"a":"xx`, methods: []string{"tools/list"}},
 		{body: `{"id":5,"params":{"a":"xx`, methods: []string{"tools/list"}},
 	} {
-		if got := toolcall.ReadBeginning([]byte(c.body), c.methods); got.Kind != c.kind || got.Kind != toolcall.Other && string(got.ID) != c.id {
+		if got := toolcall.Read([]byte(c.body), false, c.methods); got.Kind != c.kind || got.Kind != toolcall.Other && string(got.ID) != c.id {
 			t.Errorf("%s with %q: got %d, %s; want %d, %s", c.body, c.methods, got.Kind, got.ID, c.kind, c.id)
 		}
 	}

@@ -49,6 +49,8 @@ type Answer interface {
 	Feed(p []byte) (before int, ended bool)
 	// Rewrite returns the next bytes of the answer as its client gets them. Feed has read them.
 	Rewrite(p []byte) []byte
+	// Whole reads the body of an answer that is no stream, in place of Feed. It is not copied.
+	Whole(body []byte)
 	// Outgrow ends a response that is too large.
 	Outgrow()
 	// Early reports whether the response has ended, and the answer goes on.

@@ -1,6 +1,7 @@
 package redis
 
 import (
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -30,16 +31,16 @@ func TestInboxComesBack(t *testing.T) {
 				mustWait(t, s, claimOf("a", "2"))
 				storetest.Equal(t, server.PubSubNumSub(s.inbox.name)[s.inbox.name], 1, "subscriptions while a claim waits")
 				if dials := l.dials.Load(); fail == nil {
-					pings := 0
+					var pings atomic.Int64
 					server.on(func(command string, _ ...string) (string, bool, bool) {
 						if command == "ping" {
-							pings++
+							pings.Add(1)
 						}
 						return "", false, false
 					})
 					time.Sleep(20*silenceTimeout + time.Second)
 					storetest.Equal(t, l.dials.Load()-dials, 0, "dials while nothing happens")
-					storetest.Equal(t, pings, 20, "times asked whether the server is there")
+					storetest.Equal(t, pings.Load(), 20, "times asked whether the server is there")
 				} else {
 					fail(l)
 					time.Sleep(2*silenceTimeout + 2*minPause)
