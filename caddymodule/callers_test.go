@@ -7,7 +7,6 @@ import (
 	"testing"
 
 	"go.uber.org/zap"
-	"go.uber.org/zap/zaptest/observer"
 )
 
 // A caller that nothing in the key tells apart is warned of once, with the line to write.
@@ -32,8 +31,7 @@ func TestScopeAnonymousCallers(t *testing.T) {
 		"a webhook":               {"mode webhook", []string{"Cookie", "session=a"}, ""},
 	} {
 		s := serve(t, "dedup {", c.line, "}", "reverse_proxy "+address)
-		core, logged := observer.New(zap.WarnLevel)
-		s.handler().reporter().Logger = zap.New(core)
+		logged := s.logged(zap.WarnLevel)
 		s.mustPost("", "body", "Cookie", "session=a") // without a key there is nothing to share
 		for _, key := range []string{"1", "2"} {
 			s.mustPost(key, "body", c.header...)
@@ -75,8 +73,7 @@ func TestScopeUnlistedIdentity(t *testing.T) {
 		"a webhook":             {"mode webhook", append(known, "X-User", "a"), ""},
 	} {
 		s := serve(t, "dedup {", c.line, "}", "reverse_proxy "+address)
-		core, logged := observer.New(zap.WarnLevel)
-		s.handler().reporter().Logger = zap.New(core)
+		logged := s.logged(zap.WarnLevel)
 		for _, key := range []string{"1", "2"} {
 			s.mustPost(key, "body", c.header...)
 		}
@@ -110,8 +107,7 @@ func TestOwnScopeAnonymousCallers(t *testing.T) {
 		"": false,
 	} {
 		s := serve(t, "dedup {", line, "}", "reverse_proxy "+address)
-		core, logged := observer.New(zap.WarnLevel)
-		s.handler().reporter().Logger = zap.New(core)
+		logged := s.logged(zap.WarnLevel)
 		for _, key := range []string{"1", "2"} {
 			s.mustPost(key, `{"user":"u"}`, "Authorization", "Bearer a", "Cookie", "session=s")
 		}

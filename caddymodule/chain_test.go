@@ -37,19 +37,11 @@ func TestRefusalsOfADedupBehind(t *testing.T) {
 		"handle {", "dedup {", "max_attempts 1", "on_unknown hold", "release_on off", "}", "reverse_proxy "+strings.TrimPrefix(relay.URL, "http://"), "}")
 	behind, _ = url.Parse(s.URL)
 	inner := func() (status int, header http.Header) {
-		r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, s.URL+"/inner", strings.NewReader("body"))
+		got, err := s.over(with("body", "/inner", "Idempotency-Key: k"))
 		if err != nil {
 			t.Error(err)
-			return 0, nil
 		}
-		r.Header.Set("Idempotency-Key", "k")
-		got, err := http.DefaultClient.Do(r)
-		if err != nil {
-			t.Error(err)
-			return 0, nil
-		}
-		_ = got.Body.Close()
-		return got.StatusCode, got.Header
+		return got.status, got.header
 	}
 	var first sync.WaitGroup
 	first.Go(func() { inner() })

@@ -67,12 +67,7 @@ func TestTypeOfAStreamThatNamesNone(t *testing.T) {
 	for n := range 8 {
 		var kinds [2][]string
 		for i := range kinds {
-			r, err := http.NewRequest(http.MethodPost, s.URL, strings.NewReader("body"))
-			if err != nil {
-				t.Fatal(err)
-			}
-			r.Header.Set("Idempotency-Key", fmt.Sprint(n))
-			got, err := oneRequest.Do(r)
+			got, err := oneRequest.Do(s.outgoing(keyedBy(fmt.Sprint(n), "body")))
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -9,7 +9,6 @@ import (
 	"testing"
 
 	"go.uber.org/zap"
-	"go.uber.org/zap/zaptest/observer"
 )
 
 // A webhook's duplicate with another body gets what any duplicate gets, and is marked, counted and
@@ -61,8 +60,7 @@ func TestDuplicatesThatDiffer(t *testing.T) {
 					up = dying
 				}
 				s := serveWith(t, c.global, "header >X-Differs {http.dedup.differs}", head+" {", block, "}", "reverse_proxy "+up)
-				core, logged := observer.New(zap.WarnLevel)
-				s.handler().reporter().Logger = zap.New(core)
+				logged := s.logged(zap.WarnLevel)
 				counts := &differing{s.counted(), 0}
 				s.handler().reporter().Observer = counts
 				_, _ = s.post("", c.first, c.header...)

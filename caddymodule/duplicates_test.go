@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"net/http/httptest"
 	"strings"
 	"testing"
 
@@ -183,12 +182,7 @@ func TestPrivateHeadersAreNotReplayed(t *testing.T) {
 			s := serve(t, "header X-Request-Id {http.request.uuid}", "dedup {", keep, "}", "reverse_proxy "+address)
 			var both [2]*http.Response
 			for i := range both {
-				r, err := http.NewRequest(http.MethodPost, s.URL, nil)
-				if err != nil {
-					t.Fatal(err)
-				}
-				r.Header.Set("Idempotency-Key", "k")
-				got, err := oneRequest.Do(r)
+				got, err := oneRequest.Do(s.outgoing(with("", "Idempotency-Key: k")))
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -236,13 +230,9 @@ func TestWhatIsNotDeduplicated(t *testing.T) {
 				before := runs.Load()
 				var got answer
 				for range 2 {
-					r := httptest.NewRequest(method, "http://dedup.test/", nil)
-					if key != "" {
-						r.Header.Set("Idempotency-Key", key)
-					}
-					w := httptest.NewRecorder()
-					s.Config.Handler.ServeHTTP(w, r)
-					got = answer{w.Code, w.Header(), ""}
+					r := keyedBy(key, "")
+					r.lines = append(r.lines, method)
+					got = s.send(r)
 				}
 				replayed := key != "" && strings.Contains(deduplicated, method)
 				if got.status != 201 || (got.header.Get("Idempotent-Replayed") != "") != replayed || (got.header.Get("Dedup-Execution-Id") != "") != replayed ||

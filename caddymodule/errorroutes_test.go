@@ -9,12 +9,10 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/caddyserver/caddy/v2/caddyconfig/httpcaddyfile"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 	"go.uber.org/zap"
-	"go.uber.org/zap/zaptest/observer"
 
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
@@ -130,17 +128,10 @@ func TestErrorRoutesWithoutAKey(t *testing.T) {
 			all := slices.Concat([]string{"route {", "vars stand_in " + address}, lines, []string{"}", "handle_errors {", "reverse_proxy " + address, "}"})
 			s := serve(t, strings.ReplaceAll(strings.Join(all, "\n"), "{auth}", "forward_auth "+address+" {\nuri /auth\n}"))
 			for _, length := range []int64{10, -1} { // -1: chunked
-				r, err := http.NewRequest(http.MethodPost, s.URL+"/", io.NopCloser(strings.NewReader(`{"id":"7"}`)))
-				if err != nil {
-					t.Fatal(err)
-				}
+				r := s.outgoing(with(`{"id":"7"}`))
 				r.ContentLength = length
-				answer, err := oneRequest.Do(r)
-				if err != nil {
-					t.Fatal(err)
-				}
-				if answer.Body.Close(); answer.StatusCode != 201 {
-					t.Errorf("the client got %d, want the 201 of the stand-in", answer.StatusCode)
+				if got, err := do(r); err != nil || got.status != 201 {
+					t.Errorf("the client got %+v, %v; want the 201 of the stand-in", got, err)
 				}
 			}
 			if requests, want := got(), `POST / {"id":"7"}`; !slices.Equal(requests, []string{want, want}) {
@@ -179,9 +170,9 @@ func TestErrorPageInARunIsNotSent(t *testing.T) {
 	if got := s.mustPost("k", "body"); got.status != 502 {
 		t.Errorf("the client got %d", got.status)
 	}
-	page, _, err := s.keys.List(t.Context(), "", 100)
-	if err != nil || len(page) != 2 {
-		t.Fatalf("the site has %d records, %v; want 2", len(page), err)
+	page := s.listed()
+	if len(page) != 2 {
+		t.Errorf("the site has %d records; want 2", len(page))
 	}
 	for _, kept := range page {
 		if r := kept.Record; r.State != idempotency.Released || r.Attempt != 0 {
@@ -205,9 +196,7 @@ func TestErrorRoutesOfRequestsThatWaited(t *testing.T) {
 	go func() { ran <- s.serveHTTP("k", "body") }()
 	<-arrived
 	go func() { waited <- s.serveHTTP("k", "body") }()
-	for _, waiting := s.keys.InProgress(); waiting == 0; _, waiting = s.keys.InProgress() {
-		time.Sleep(time.Millisecond)
-	}
+	s.waits()
 	close(goOn)
 	first := <-ran
 	if first.status != 502 || first.body != "page" || first.header.Get("Idempotent-Replayed") != "" {
@@ -238,8 +227,7 @@ func TestErrorRouteThatRefuses(t *testing.T) {
 // What fails without a key is logged, although its error routes run here.
 func TestFailureWithoutAKeyIsLogged(t *testing.T) {
 	s := serve(t, "dedup {", "key json /id", "mode api", "}", "reverse_proxy "+nothing, "handle_errors {", "respond page", "}")
-	core, logged := observer.New(zap.ErrorLevel)
-	s.handler().reporter().Logger = zap.New(core)
+	logged := s.logged(zap.ErrorLevel)
 	if got := s.mustPost("", "{}"); got.status != 502 || got.body != "page" || logged.FilterMessage("the request failed").Len() != 1 {
 		t.Errorf("got %+v, logged %v", got, logged.All())
 	}

@@ -7,17 +7,14 @@ import (
 	"strconv"
 	"sync"
 	"testing"
-	"time"
 
 	"go.uber.org/zap"
-	"go.uber.org/zap/zaptest/observer"
 )
 
 func TestForcedRunNamesTheClientBehindTrustedProxies(t *testing.T) {
 	address, _ := startUpstream(t, answers(201, "done"))
 	s := serveWith(t, "}\nservers {\ntrusted_proxies static private_ranges", "dedup {", "force X-Force", "}", "reverse_proxy "+address)
-	core, logged := observer.New(zap.InfoLevel)
-	s.handler().reporter().Logger = zap.New(core)
+	logged := s.logged(zap.InfoLevel)
 	s.mustPost("k", "body")
 	s.mustPost("k", "body", "X-Force", "true", "X-Forwarded-For", "192.0.2.7")
 	lines := logged.FilterMessageSnippet("forced: ").All()
@@ -168,9 +165,7 @@ func TestForceInFlight(t *testing.T) {
 		book.only(t, "force: the request was refused", "code", c.code, "execution_id", id)
 	}
 	later("X-Force: true")
-	for _, waiting := s.keys.InProgress(); waiting == 0; _, waiting = s.keys.InProgress() {
-		time.Sleep(time.Millisecond)
-	}
+	s.waits()
 	finish()
 	first, second := <-answered, <-answered
 	if first.header.Get("Dedup-Execution-Id") != id || second.header.Get("Dedup-Execution-Id") != id || runs.Load() != 1 {

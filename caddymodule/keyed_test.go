@@ -40,9 +40,12 @@ func each(lines ...string) (all []request) {
 
 func (r request) String() string { return fmt.Sprintf("%q with %.60q", r.lines, r.body) }
 
+// anyHost is the host of requests without a connection.
+const anyHost = "dedup.test"
+
 // http parses the request as a server does.
 func (r request) http() *http.Request {
-	method, target, host, header := "POST", "/", "Host: dedup.test\r\n", ""
+	method, target, host, header := "POST", "/", "Host: "+anyHost+"\r\n", ""
 	for _, line := range r.lines {
 		switch {
 		case strings.HasPrefix(line, "/"):

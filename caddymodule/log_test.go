@@ -181,13 +181,7 @@ func TestLinesAboutAKeyNameTheDelivery(t *testing.T) {
 	})
 	s := serveLogged(t, "", "", "dedup {\non_unknown hold\ntimeout 500ms\n}", "reverse_proxy "+address)
 	send := func(path, key, body string) {
-		r, _ := http.NewRequest(http.MethodPost, s.URL+path+"?token=secret", strings.NewReader(body))
-		r.Host = "shop.test"
-		r.Header.Set("Idempotency-Key", key)
-		if got, err := oneRequest.Do(r); err == nil { // it may be cut off
-			_, _ = io.Copy(io.Discard, got.Body)
-			got.Body.Close()
-		}
+		_, _ = s.over(with(body, path+"?token=secret", "Host: shop.test", "Idempotency-Key: "+key)) // it may be cut off
 	}
 	for path, reason := range map[string]string{
 		"/no-answer": "EOF", "/too-slow": "deadline exceeded", "/cut-body": "cut off", "/bad-gateway": "answered with 502",

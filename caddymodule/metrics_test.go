@@ -12,6 +12,16 @@ import (
 	"github.com/caddy-dedup/caddy-dedup/internal/report"
 )
 
+// registryOf is a registry with these metrics.
+func registryOf(t *testing.T, m *metrics) *prometheus.Registry {
+	t.Helper()
+	registry := prometheus.NewPedanticRegistry()
+	if err := m.register(registry); err != nil {
+		t.Fatal(err)
+	}
+	return registry
+}
+
 // gathered counts the series of each family, as Prometheus stores them, and sums up the
 // values of counters by their labels.
 func gathered(t *testing.T, registry *prometheus.Registry) (series map[string]int, values map[string]float64) {
@@ -70,10 +80,7 @@ func TestProvidersOfMetrics(t *testing.T) {
 			h := s.handler()
 			h.reporter().Observer = m
 			m.addHandler(h.identification(), h.reporter().Label, false)
-			registry := prometheus.NewPedanticRegistry()
-			if err := m.register(registry); err != nil {
-				t.Fatal(err)
-			}
+			registry := registryOf(t, m)
 			before, _ := gathered(t, registry)
 			outcome := "missing"
 			if header := []string{c.field, "1"}; c.field != "" {
@@ -109,10 +116,7 @@ func TestProvidersOfMetrics(t *testing.T) {
 func TestMetricOfRefusedWrites(t *testing.T) {
 	s := serveWith(t, "limits {\nmemory_store 1MiB\n}", "dedup", "respond done 201")
 	s.mustPost("one", "")
-	registry := prometheus.NewPedanticRegistry()
-	if err := newMetrics().register(registry); err != nil {
-		t.Fatal(err)
-	}
+	registry := registryOf(t, newMetrics())
 	want := func(want float64) {
 		t.Helper()
 		families, err := registry.Gather()
@@ -130,11 +134,7 @@ func TestMetricOfRefusedWrites(t *testing.T) {
 		t.Error("there is no such metric")
 	}
 	want(0)
-	page, _, err := s.keys.List(t.Context(), "", 1)
-	if err != nil || len(page) != 1 {
-		t.Fatal(page, err)
-	}
-	key := page[0].Key
+	key := s.listed()[0].Key
 	if err := s.keys.Release(t.Context(), key, idempotency.Precondition{}); err != nil {
 		t.Fatal(err)
 	}

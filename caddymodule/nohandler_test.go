@@ -41,11 +41,10 @@ func TestNoHandler(t *testing.T) {
 					t.Errorf("with the key %q no_handler was replayed", key)
 				}
 			}
-			page, _, err := s.keys.List(t.Context(), "", 1)
-			if c.want != 500 || err != nil {
+			if c.want != 500 {
 				return
 			}
-			for _, kept := range page {
+			for _, kept := range s.listed() {
 				// To a dedup in front, the refusal is an answer.
 				if r := kept.Record; r.State != idempotency.Released || r.Attempt != 0 && name != "one dedup behind another" {
 					t.Errorf("the key is %s after %d attempts, want it released after none", r.State, r.Attempt)

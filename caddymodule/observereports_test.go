@@ -12,7 +12,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/caddy-dedup/caddy-dedup/internal/budget"
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
@@ -172,14 +171,6 @@ func TestObserveDoesNotWait(t *testing.T) {
 	}
 }
 
-func (s *site) listed() []idempotency.Listed {
-	page, _, err := s.keys.List(s.t.Context(), "", 100)
-	if err != nil {
-		s.t.Error(err)
-	}
-	return page
-}
-
 // What is observed is kept without its body and under a key of its own, and counts as no run.
 func TestObserveKeepsApart(t *testing.T) {
 	address, _ := startUpstream(t, answers(201, "created"))
@@ -251,11 +242,7 @@ func TestObservePassesWithoutStoreOrRoom(t *testing.T) {
 // total returns the sum of a counter of the process over all its labels.
 func total(t *testing.T, counter string) float64 {
 	t.Helper()
-	registry := prometheus.NewPedanticRegistry()
-	if err := processMetrics.register(registry); err != nil {
-		t.Fatal(err)
-	}
-	_, values := gathered(t, registry)
+	_, values := gathered(t, registryOf(t, processMetrics))
 	sum := 0.0
 	for name, value := range values {
 		if strings.HasPrefix(name, "caddy_dedup_"+counter) {

@@ -58,10 +58,7 @@ func TestEveryOutcomeIsCountedAndLogged(t *testing.T) {
 	refused := func(level, code, attempt string) []string {
 		return []string{"refused a request", level, code, attempt}
 	}
-	registry := prometheus.NewPedanticRegistry()
-	if err := processMetrics.register(registry); err != nil {
-		t.Fatal(err)
-	}
+	registry := registryOf(t, processMetrics)
 	handler := func(lines string) string { return "dedup {\n" + lines + "\n}" }
 	seen := make(map[report.Outcome]bool)
 	for name, c := range map[string]step{
@@ -189,19 +186,14 @@ func TestRequestsInFlightAreMeasured(t *testing.T) {
 		answers(201, "done")(w, r, 0)
 	})
 	s := serveLogged(t, "", "limits {\nwaiters_per_key 1\n}", "dedup", "reverse_proxy "+address)
-	registry := prometheus.NewPedanticRegistry()
-	if err := processMetrics.register(registry); err != nil {
-		t.Fatal(err)
-	}
+	registry := registryOf(t, processMetrics)
 	_, before := gathered(t, registry)
 	answered := make(chan answer)
 	later := func() { go func() { answered <- s.serveHTTP("k", "body") }() }
 	later()
 	<-arrived
 	later()
-	for _, waiting := s.keys.InProgress(); waiting == 0; _, waiting = s.keys.InProgress() {
-		time.Sleep(time.Millisecond)
-	}
+	s.waits()
 	got := s.serveHTTP("k", "body")
 	if refused := got.problem(t, 503, "overloaded"); got.header.Get("Retry-After") == "" || refused.ExecutionID != s.only().ExecutionID || strings.Contains(refused.Detail, "not executed") {
 		t.Errorf("one too many got %+v", got)
@@ -247,10 +239,7 @@ func TestRequestsInFlightAreMeasured(t *testing.T) {
 // which releases it: a refusal of a handler of this process is an answer that was not sent.
 func TestTwoHandlersCountARequestEach(t *testing.T) {
 	s := serve(t, "route {", "dedup", "dedup", "respond done 201", "}")
-	registry := prometheus.NewPedanticRegistry()
-	if err := processMetrics.register(registry); err != nil {
-		t.Fatal(err)
-	}
+	registry := registryOf(t, processMetrics)
 	_, before := gathered(t, registry)
 	s.serveHTTP("k", "body")
 	want := map[string]float64{

@@ -7,7 +7,6 @@ import (
 	"testing"
 
 	"go.uber.org/zap"
-	"go.uber.org/zap/zaptest/observer"
 
 	"github.com/caddy-dedup/caddy-dedup/internal/budget"
 )
@@ -37,8 +36,7 @@ func TestRoomForParsing(t *testing.T) {
 					return serveWith(t, global, "header >X-Outcome {http.dedup.outcome}", "dedup {\nmode "+mode, lines, "}", "reverse_proxy "+address)
 				}
 				s := serve(small)
-				core, logged := observer.New(zap.InfoLevel)
-				s.handler().reporter().Logger = zap.New(core)
+				logged := s.logged(zap.InfoLevel)
 				const limit = "limits { buffered }, 262144 bytes"
 				if answered := s.mustPost("k", body); mode == "api" {
 					answered.problem(t, 413, "request_too_large")

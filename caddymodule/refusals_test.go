@@ -81,16 +81,8 @@ func TestRefusalsOfSitesOnOnePort(t *testing.T) {
 		"http://some.test:80 {", dedup, "handle_errors 404 {", `respond "not here"`, "}")
 	for _, host := range []string{"own.test", "some.test", "none.test"} {
 		send := func(key string) answer {
-			r, err := http.NewRequest(http.MethodPost, s.URL, nil)
-			if err != nil {
-				t.Fatal(err)
-			}
-			r.Host = host
-			r.Header.Set("Idempotency-Key", key)
-			if key == "" {
-				r.Header.Del("Idempotency-Key")
-			}
-			got, err := do(r)
+			r := keyedBy(key, "", "Host", host)
+			got, err := s.over(r)
 			if err != nil {
 				t.Fatal(err)
 			}

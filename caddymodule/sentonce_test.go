@@ -244,21 +244,13 @@ func TestNoTextOfAnUpstreamDecides(t *testing.T) {
 func TestRequestThatCannotBeSent(t *testing.T) {
 	address, runs := startUpstream(t, answers(201, "done"))
 	s := serve(t, "dedup {", "on_unknown hold", "max_attempts 1", "}", "reverse_proxy "+address+" {", "header_up X-Copied {http.request.uri.query.x}", "}")
-	post := func(query string) (answer, error) {
-		r, err := http.NewRequest(http.MethodPost, s.URL+"/"+query, strings.NewReader("body"))
-		if err != nil {
-			t.Fatal(err)
-		}
-		r.Header.Set("Idempotency-Key", "k")
-		return do(r)
-	}
-	if got, err := post("?x=a%0Ab"); err != nil || got.status != http.StatusBadGateway {
+	if got, err := s.over(with("body", "/?x=a%0Ab", "Idempotency-Key: k")); err != nil || got.status != http.StatusBadGateway {
 		t.Fatalf("the client got %+v, %v", got, err)
 	}
 	if record := s.only(); record.State != idempotency.Released || record.Attempt != 0 {
 		t.Errorf("the key is %s after attempt %d, want released after none", record.State, record.Attempt)
 	}
-	if got, err := post("?x=ab"); err != nil || got.status != 201 || runs.Load() != 1 {
+	if got, err := s.over(with("body", "/?x=ab", "Idempotency-Key: k")); err != nil || got.status != 201 || runs.Load() != 1 {
 		t.Errorf("the next request got %+v, %v after %d executions", got, err, runs.Load())
 	}
 }
@@ -301,12 +293,7 @@ func TestSpellingOfAMethodIsNoWayPast(t *testing.T) {
 			})
 			s := serve(t, "dedup {", lines, "}", "reverse_proxy "+address)
 			for _, method := range []string{"patch", "PATCH", "Patch"} {
-				r, err := http.NewRequest(method, s.URL+"/", strings.NewReader("body"))
-				if err != nil {
-					t.Fatal(err)
-				}
-				r.Header.Set("Idempotency-Key", "k")
-				if got, err := do(r); err != nil || got.status != 201 || runs.Load() != 1 {
+				if got, err := s.over(with("body", method, "Idempotency-Key: k")); err != nil || got.status != 201 || runs.Load() != 1 {
 					t.Errorf("%s got %+v, %v after %d executions; want 201 after 1", method, got, err, runs.Load())
 				}
 			}

@@ -9,9 +9,13 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 	_ "github.com/caddyserver/caddy/v2/modules/standard" // reverse_proxy and what else sites are made of
+	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
+	"go.uber.org/zap/zaptest/observer"
 
 	"github.com/caddy-dedup/caddy-dedup/internal/engine"
 	"github.com/caddy-dedup/caddy-dedup/internal/exchange"
@@ -123,21 +127,42 @@ var oneRequest = &http.Client{
 	CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 }
 
-// post sends a POST with an idempotency key, "" for none. The error is that of a connection
-// that was cut.
+// keyedBy is a POST with an idempotency key, "" for none, and header fields in pairs.
+func keyedBy(key, body string, header ...string) request {
+	var lines []string
+	if key != "" {
+		lines = append(lines, "Idempotency-Key: "+key)
+	}
+	for i := 0; i < len(header); i += 2 {
+		lines = append(lines, header[i]+": "+header[i+1])
+	}
+	return with(body, lines...)
+}
+
+// post sends keyedBy over a connection. The error is that of one that was cut.
 func (s *site) post(key, body string, header ...string) (answer, error) {
 	s.t.Helper()
-	r, err := http.NewRequest(http.MethodPost, s.URL+"/", strings.NewReader(body))
+	return s.over(keyedBy(key, body, header...))
+}
+
+// over sends a request over a connection of its own.
+func (s *site) over(r request) (answer, error) {
+	s.t.Helper()
+	return do(s.outgoing(r))
+}
+
+// outgoing is a request to the site's address, unless it names another host.
+func (s *site) outgoing(r request) *http.Request {
+	s.t.Helper()
+	parsed := r.http()
+	out, err := http.NewRequest(parsed.Method, s.URL+parsed.RequestURI, strings.NewReader(r.body))
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	if key != "" {
-		r.Header.Set("Idempotency-Key", key)
+	if out.Header = parsed.Header; parsed.Host != anyHost {
+		out.Host = parsed.Host
 	}
-	for i := 0; i < len(header); i += 2 {
-		r.Header.Set(header[i], header[i+1])
-	}
-	return do(r)
+	return out
 }
 
 // do sends a request and reads the whole answer.
@@ -164,24 +189,38 @@ func (s *site) mustPost(key, body string, header ...string) answer {
 // serveHTTP is post without a connection: when it returns, the site is done with the request.
 func (s *site) serveHTTP(key, body string, header ...string) answer {
 	s.t.Helper()
-	r := httptest.NewRequestWithContext(s.t.Context(), http.MethodPost, "http://dedup.test/", strings.NewReader(body))
-	if key != "" {
-		r.Header.Set("Idempotency-Key", key)
+	return s.send(keyedBy(key, body, header...))
+}
+
+// waits returns when a request waits for a run.
+func (s *site) waits() {
+	for _, waiting := s.keys.InProgress(); waiting == 0; _, waiting = s.keys.InProgress() {
+		time.Sleep(time.Millisecond)
 	}
-	for i := 0; i < len(header); i += 2 {
-		r.Header.Set(header[i], header[i+1])
+}
+
+// logged returns what the handler reports from now on.
+func (s *site) logged(level zapcore.Level) *observer.ObservedLogs {
+	core, logs := observer.New(level)
+	s.handler().reporter().Logger = zap.New(core)
+	return logs
+}
+
+func (s *site) listed() []idempotency.Listed {
+	s.t.Helper()
+	page, _, err := s.keys.List(s.t.Context(), "", 100)
+	if err != nil {
+		s.t.Error(err)
 	}
-	w := httptest.NewRecorder()
-	s.Config.Handler.ServeHTTP(w, r)
-	return answer{w.Code, w.Header(), w.Body.String()}
+	return page
 }
 
 // only returns the record of the site's only key.
 func (s *site) only() *idempotency.Record {
 	s.t.Helper()
-	page, _, err := s.keys.List(s.t.Context(), "", 100)
-	if err != nil || len(page) != 1 {
-		s.t.Fatalf("the site has %d records, %v; want 1", len(page), err)
+	page := s.listed()
+	if len(page) != 1 {
+		s.t.Fatalf("the site has %d records; want 1", len(page))
 	}
 	return page[0].Record
 }

@@ -66,11 +66,7 @@ func TestSpansSayWhatBecameOfRequests(t *testing.T) {
 	})
 	s := serve(t, "dedup {", "lease 1s", "}", "reverse_proxy "+address)
 	fresh := s.traced("k")
-	page, _, err := s.keys.List(t.Context(), "", 1)
-	if err != nil || len(page) != 1 {
-		t.Fatalf("%v, %v", page, err)
-	}
-	key, record := page[0].Key, page[0].Record
+	key, record := s.listed()[0].Key, s.only()
 	said := map[string]string{"dedup.outcome": "executed", "dedup.key": key.String(), "dedup.delivery_id": "k", "dedup.execution_id": record.ExecutionID, "dedup.attempt": "1"}
 	wantSpan(t, fresh, said)
 	if slices.ContainsFunc(fresh.Attributes, func(a attribute.KeyValue) bool { return a.Key == "dedup.provider" }) {
@@ -83,9 +79,7 @@ func TestSpansSayWhatBecameOfRequests(t *testing.T) {
 	go func() { first <- s.traced("slow") }()
 	<-arrived
 	go func() { second <- s.traced("slow") }()
-	for _, waiting := s.keys.InProgress(); waiting == 0; _, waiting = s.keys.InProgress() {
-		time.Sleep(time.Millisecond)
-	}
+	s.waits()
 	goOn <- struct{}{}
 	wantSpan(t, <-first, map[string]string{"dedup.outcome": "executed"})
 	wantSpan(t, <-second, map[string]string{"dedup.outcome": "waited", "dedup.delivery_id": "slow"}, "dedup.wait", "dedup.replay")

@@ -1,6 +1,7 @@
 package caddymodule
 
 import (
+	"cmp"
 	"crypto/hmac"
 	"crypto/sha256"
 	"encoding/base64"
@@ -41,30 +42,19 @@ type signedRequest struct {
 // do sends the request and returns its status and body.
 func (s *site) do(r signedRequest) (int, string) {
 	s.t.Helper()
-	var body io.Reader = strings.NewReader(r.body)
-	if r.chunked {
-		body = io.NopCloser(body)
-	}
-	if r.method == "" {
-		r.method = http.MethodPost
-	}
-	request, err := http.NewRequest(r.method, s.URL+r.target, body)
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	lines := []string{cmp.Or(r.method, http.MethodPost), cmp.Or(r.target, "/")}
 	for i := 0; i < len(r.header); i += 2 {
-		request.Header.Add(r.header[i], r.header[i+1])
+		lines = append(lines, r.header[i]+": "+r.header[i+1])
 	}
-	response, err := oneRequest.Do(request)
+	request := s.outgoing(with(r.body, lines...))
+	if r.chunked {
+		request.ContentLength = -1
+	}
+	got, err := do(request)
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	defer response.Body.Close()
-	text, err := io.ReadAll(response.Body)
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	return response.StatusCode, string(text)
+	return got.status, got.body
 }
 
 // Whoever has not the secret gets 401 with any method and any way of sending, and reaches neither

@@ -56,10 +56,11 @@ func TestOtherReplicasCopiesAreGoneWithinTheBound(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			store := redisStore(t)
+			server := redistest.Start(t)
+			server.Do("ACL", "SETUSER", "default", "-publish") // no replica is told
 			up := startUpstream(t, answers201)
-			p := start(t, conf{store: store, site: copying(up)})
-			other := start(t, conf{store: store, site: copying(up)})
+			p := start(t, conf{store: storeAt(server.Addr), site: copying(up)})
+			other := start(t, conf{store: storeAt(server.Addr), site: copying(up)})
 			first := p.post(t, "/", "k", "body", host("shop.test"))
 			wantReplay(t, other.post(t, "/", "k", "body", host("shop.test")), first)
 

@@ -43,7 +43,7 @@ func TestPromisesHaveTheirTests(t *testing.T) {
 			faults++
 		}
 		promise = strings.ReplaceAll(promise, "**", "")
-		if !written[lowest] {
+		if !written[lowest] && (lowest != "" || binary == "") { // some need two binaries
 			t.Errorf("%s: there is no test %q", promise, lowest)
 		}
 		if binary != "" && !written["integration."+binary] {

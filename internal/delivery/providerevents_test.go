@@ -148,6 +148,7 @@ var cloudEventsThatDiffer = []twoEvents{
 	changed("the source, structured", "/shop/1", "/shop/2", oneCloudEvent, structuredMode),
 	changed("the event, batched", "A234", "A235", twoCloudEvents, batchedMode),
 	changed("the source, batched", "/shop/1", "/shop/2", twoCloudEvents, batchedMode),
+	changed("the event, in other letters", "A234", "A235", twoCloudEvents, strings.ToUpper(batchedMode)),
 	// Event Grid batches events under the type of a single one.
 	changed("the event, batched as if single", "A234", "A236", twoCloudEvents, structuredMode),
 }

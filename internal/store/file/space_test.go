@@ -206,7 +206,7 @@ func TestNewKeysLeaveSpaceForRuns(t *testing.T) {
 		}
 		wantErr(t, s.Settle(t.Context(), key("running"), running, completeAs(body)), nil)
 		wantErr(t, s.Forget(t.Context(), key("0"), idempotency.Precondition{}), nil)
-		fs.take(maxReservedSpace)
+		fs.take(maxReservedSpace + 1<<20)
 		time.Sleep(fullTimeout + bodySweepInterval)
 		keep(t, s, 2000, 2010)
 		closeStore(t, s)
