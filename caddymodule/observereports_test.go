@@ -12,7 +12,6 @@ import (
 	"testing"
 	"time"
 
-
 	"github.com/caddy-dedup/caddy-dedup/internal/budget"
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 	"github.com/caddy-dedup/caddy-dedup/internal/report"
