@@ -131,7 +131,7 @@ func TestObserveIsInTheAccessLog(t *testing.T) {
 			<-decided
 		}
 	})
-	s := serveLogged(t, "", "", "log", "dedup {", "observe", "}", "reverse_proxy "+address)
+	s := serveLogged(t, "", "", "log", "log_append first {http.dedup.first.status}", "dedup {", "observe", "}", "reverse_proxy "+address)
 	counts := s.counted()
 	s.serveHTTP("k", "body")
 	counts.want(t, "executed")
@@ -141,7 +141,7 @@ func TestObserveIsInTheAccessLog(t *testing.T) {
 	}()
 	s.serveHTTP("k", "body")
 	line := book.only(t, "handled request", "dedup_outcome", "replayed")
-	if record := s.only(); line.text("dedup_execution_id") != record.ExecutionID || line.text("dedup_key") == "" {
+	if record := s.only(); line.text("dedup_execution_id") != record.ExecutionID || line.text("dedup_key") == "" || line.text("first") != "200" {
 		t.Errorf("the access log has %v, the store %+v", line, record)
 	}
 }
@@ -269,5 +269,18 @@ func TestObserveLetsTheTransportResend(t *testing.T) {
 	}
 	if executions[0] != executions[1] || executions[0] < 2 {
 		t.Errorf("the upstream executes %d times without dedup, and %d times under observe", executions[0], executions[1])
+	}
+}
+
+// A request that comes before the store is open passes, too.
+func TestObservePassesBeforeTheStoreIsOpen(t *testing.T) {
+	address, _ := startUpstream(t, answers(201, "done"))
+	app, web := provision(t, "", "dedup {", "observe", "}", "reverse_proxy "+address)
+	for _, server := range web.Servers {
+		s := &site{t: t, app: app, Server: httptest.NewServer(server)}
+		defer s.Close()
+		if got := s.mustPost("k", "body"); got.status != 201 {
+			t.Errorf("got %+v", got)
+		}
 	}
 }

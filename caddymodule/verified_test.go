@@ -1,6 +1,7 @@
 package caddymodule
 
 import (
+	"bufio"
 	"cmp"
 	"crypto/hmac"
 	"crypto/sha256"
@@ -8,6 +9,7 @@ import (
 	"encoding/hex"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"strconv"
@@ -270,5 +272,48 @@ func TestVerifyRefusesLikeOthers(t *testing.T) {
 		if strings.Contains(fmt.Sprint(line), "s3cr3tword") {
 			t.Errorf("the log has the secret: %v", line)
 		}
+	}
+}
+
+// 32 forged bodies that arrive slowly end when others need their room, and keep no other request out.
+func TestSlowForgedBodies(t *testing.T) {
+	t.Setenv("TEST_SECRET", "secret")
+	up := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+	defer up.Close()
+	s := serveWith(t, "limits {\nbuffered 1MiB\n}", "dedup github {", "verify {env.TEST_SECRET}", "}",
+		"reverse_proxy "+up.Listener.Addr().String())
+	const size = 100 << 10
+	head := fmt.Sprintf("POST / HTTP/1.1\r\nHost: a\r\nX-GitHub-Delivery: f\r\nX-Hub-Signature-256: sha256=%064d\r\nContent-Length: %d\r\n\r\n", 0, size)
+	var slow []net.Conn
+	for range 32 {
+		conn, err := net.Dial("tcp", s.Listener.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		if _, err := io.WriteString(conn, head+strings.Repeat("x", size-1)); err != nil {
+			t.Fatal(err)
+		}
+		slow = append(slow, conn)
+	}
+	body := strings.Repeat("x", 200<<10)
+	for i := range 10 {
+		if status, answer := s.do(signedRequest{body: body, header: []string{"X-Hub-Signature-256", githubSignature("secret", body), "X-GitHub-Delivery", strconv.Itoa(i)}}); status != 200 {
+			t.Fatalf("a genuine delivery got %d %s", status, answer)
+		}
+	}
+	ended := 0
+	for _, conn := range slow[:20] { // at most five fit into half of the room
+		response, err := http.ReadResponse(bufio.NewReader(conn), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = response.Body.Close()
+		if response.StatusCode == http.StatusRequestTimeout {
+			ended++
+		}
+	}
+	if ended != 20 {
+		t.Errorf("%d of the first 20 slow bodies ended with 408", ended)
 	}
 }
