@@ -248,7 +248,7 @@ func TestTablesThatCannotBeRead(t *testing.T) {
 				s := openStore(t, fs, storePath)
 				synctest.Wait() // new keys read nothing when the filter is built
 				fs.set(func(op errorfs.Op) error {
-					if op.Kind == errorfs.OpFileReadAt && strings.HasSuffix(op.Path, ".sst") || op.Kind == errorfs.OpGetDiskUsage && err == syscall.EMFILE {
+					if op.Kind == errorfs.OpFileReadAt && strings.HasSuffix(op.Path, ".sst") || op.Kind == errorfs.OpGetDiskUsage && errors.Is(err, syscall.EMFILE) {
 						return fmt.Errorf("read %s: %w", op.Path, err)
 					}
 					return nil
