@@ -38,6 +38,11 @@ func TestAnswerIsStoredBeforeItsLastByte(t *testing.T) {
 			w.Header().Set("Content-Length", fmt.Sprint(len(large)))
 			fmt.Fprint(w, large)
 		},
+		"stream of known length": func(w http.ResponseWriter, _ *http.Request, _ run) {
+			w.Header().Set("Content-Type", "text/event-stream")
+			w.Header().Set("Content-Length", fmt.Sprint(len(large)))
+			fmt.Fprint(w, large)
+		},
 		"stream": func(w http.ResponseWriter, _ *http.Request, _ run) {
 			w.Header().Set("Content-Type", "text/event-stream")
 			fmt.Fprint(w, large)
