@@ -238,6 +238,9 @@ func TestReaderReserves(t *testing.T) {
 		reserved := 0
 		a := answer{200, "text/event-stream", "", 1 << 20, stream}
 		got := a.read(pieces, func(n int) bool { reserved += n; return true })
+		if held := 4<<10 + 8<<10 - 512; i == 1 && reserved < held { // the last buffer beside the one before
+			t.Errorf("%d bytes are reserved, and %d held", reserved, held)
+		}
 		if got.end != toolcall.Kept || got.message != result || reserved < len(notification)-512 || reserved > 4*len(notification) {
 			t.Errorf("%d: got %+v, with %d bytes", i, got, reserved)
 		}
