@@ -796,6 +796,35 @@ func TestToolCallsUnderObserve(t *testing.T) {
 	}
 }
 
+// Under observe clients get answers in the encodings that they accept. dedup reads none, and would have asked for
+// none: they count as results.
+func TestEncodedAnswersToToolCallsUnderObserve(t *testing.T) {
+	for _, kind := range []string{asJSON, asEvents} {
+		address, _ := startUpstream(t, func(w http.ResponseWriter, _ *http.Request, _ int) {
+			w.Header().Set("Content-Type", kind)
+			w.Header().Set("Content-Encoding", "br")
+			_, _ = io.WriteString(w, "...")
+		})
+		s := serveLogged(t, "", "", "dedup {", "observe", "mode mcp", "key content", "retention 1m", "}", "reverse_proxy "+address)
+		counted := s.counted()
+		for _, want := range []string{"executed", "replayed"} {
+			s.mustPost("", callOf("1", "k"), "Authorization", "a", "Accept-Encoding", "br")
+			select {
+			case got := <-counted.told:
+				if got != "custom "+want+" true" {
+					t.Errorf("%s: it counts as %s, want %s", kind, got, want)
+				}
+			case <-time.After(10 * time.Second):
+				t.Fatalf("%s: it does not count, want %s", kind, want)
+			}
+		}
+		s.stop()
+		if lines := book.about("silent", "level", "warn"); len(lines) > 0 {
+			t.Errorf("%s: the log says %v", kind, lines)
+		}
+	}
+}
+
 // JSON that is flushed reaches its client only when it is stored: here it breaks off behind its last byte.
 func TestToolCallThatBreaksOffBehindItsResponse(t *testing.T) {
 	const pays = `{"jsonrpc":"2.0","id":1,"result":{}}`

@@ -336,7 +336,7 @@ func (a *Answer) Omitted() bool {
 func (a *Answer) Keep(r *idempotency.Response) {
 	text := a.message()
 	switch {
-	case text == nil && !a.Omitted(): // requests that waited get the failure
+	case text == nil && (a.reader == nil || a.reader.End() != Kept): // requests that waited get the failure
 		r.Failed, r.Omitted = true, false
 	case r.Omitted || text == nil:
 		r.Omitted = true

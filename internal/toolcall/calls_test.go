@@ -68,7 +68,7 @@ func TestVerdictsOfAnswers(t *testing.T) {
 		"nothing":                {0, "", "", ``, false, errSilent, false},
 		"a stream":               {200, asEvents, "", "data: {\"id\":1,\"result\":{}}\n\n", false, nil, false},
 		"a stream without any":   {200, asEvents, "", ": comment\n\n", false, errUnknown, true},
-		"an encoded one":         {200, asJSON, "br", "...", false, errSilent, false},
+		"an encoded one":         {200, asJSON, "br", "...", false, nil, false},
 		"an answer that was cut": {200, asJSON, "", `{"id":1,`, true, nil, false},
 	} {
 		a := Mode{}.NewAnswer(1<<20, budget.Allowance{Budget: budget.New(1 << 20)}, "")

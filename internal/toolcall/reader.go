@@ -44,18 +44,18 @@ const smallMessage = 512
 // response, in a stream together with the name of its field, has at most limit bytes; a limit below 512
 // is 512. Before the reader allocates more than these, it asks reserve for them. They are not given back
 // before the caller drops the reader and the response. Without room, a response is as one that is too
-// large.
+// large. An encoded answer counts as a result: only clients ask for one, under observe.
 func NewReader(status int, contentType, contentEncoding string, limit int, reserve func(bytes int) bool) *Reader {
 	r := &Reader{status: status, limit: max(limit, smallMessage), reserve: reserve}
-	if contentEncoding != "" && !strings.EqualFold(contentEncoding, "identity") {
-		return r // it was not asked for
-	}
 	mediaType, _, _ := strings.Cut(contentType, ";")
 	switch strings.ToLower(strings.TrimSpace(mediaType)) {
 	case "application/json":
 		r.form = formJSON
 	case "text/event-stream":
 		r.form = formEvents
+	}
+	if r.form != formOther && status == 200 && contentEncoding != "" && !strings.EqualFold(contentEncoding, "identity") {
+		r.form, r.end = formOther, Kept // it cannot be read
 	}
 	return r
 }

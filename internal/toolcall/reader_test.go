@@ -172,8 +172,8 @@ func TestAnswersWithoutResponse(t *testing.T) {
 		{answer{200, "text/event-stream", "", 1 << 20, "data: " + asked + "\n\n"}, toolcall.Unknown},
 		{answer{200, "text/event-stream", "", 1 << 20, "data: " + result + "\n"}, toolcall.Unknown}, // it is cut
 		{answer{200, "text/event-stream", "", 1 << 20, "event: prime\ndata: " + result + "\n\n"}, toolcall.Unknown},
-		{answer{200, "text/event-stream", "gzip", 1 << 20, "data: " + result + "\n\n"}, toolcall.Released},
-		{answer{200, "application/json", "gzip", 1 << 20, result}, toolcall.Released},
+		{answer{200, "text/event-stream", "gzip", 1 << 20, "data: " + result + "\n\n"}, toolcall.Kept},
+		{answer{200, "application/json", "gzip", 1 << 20, result}, toolcall.Kept},
 		{answer{200, "application/json", "", 1 << 20, ""}, toolcall.Released},
 		{answer{202, "", "", 1 << 20, ""}, toolcall.Released},
 		{answer{200, "text/html", "gzip", 1 << 20, result}, toolcall.Released},
