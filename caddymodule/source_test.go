@@ -87,29 +87,19 @@ func TestRetentionThatARequestAsksFor(t *testing.T) {
 	}
 }
 
-// The most is 30 days where the user says nothing; a number in the body is read before
-// the claim also by a handler that needs the body for nothing else, and beside a
-// provider's own retention.
-func TestRetentionFromDefaults(t *testing.T) {
-	address, _ := startUpstream(t, func(w http.ResponseWriter, _ *http.Request, _ int) { w.WriteHeader(200) })
-	for _, from := range []string{"header X-Window", "json /window"} {
-		t.Run(from, func(t *testing.T) {
-			s := serve(t, "dedup github {", "retention_from "+from, "}", "reverse_proxy "+address)
-			s.mustPost("", `{"window":9999999}`, "X-GitHub-Delivery", "1", "X-Window", "9999999")
-			if got := s.kept(); got != defaultMaxRetention {
-				t.Errorf("kept for %s, want %s", got, defaultMaxRetention)
-			}
-		})
-	}
-}
-
-// A provider's retention is its own, unless the handler sets one.
-func TestRetentionOfProviders(t *testing.T) {
-	const delivery = `{"notificationItems":[{"NotificationRequestItem":{"eventCode":"AUTHORISATION","pspReference":"1","success":"true"}}]}`
-	for line, want := range map[string]time.Duration{"": 30 * 24 * time.Hour, "retention 1h": time.Hour} {
-		s := serve(t, "dedup adyen {", line, "}", "respond done 201")
-		if s.mustPost("", delivery); s.kept() != want {
-			t.Errorf("with %q kept for %s, want %s", line, s.kept(), want)
+// The most is 30 days where the user says nothing, also beside a provider and where nothing else needs the body. A
+// provider's retention is its own, unless the handler sets one.
+func TestRetentionByDefault(t *testing.T) {
+	const adyen = `{"window":9999999,"notificationItems":[{"NotificationRequestItem":{"eventCode":"AUTHORISATION","pspReference":"1","success":"true"}}]}`
+	for lines, want := range map[string]time.Duration{
+		"dedup github {\nretention_from header X-Window\n}": defaultMaxRetention,
+		"dedup github {\nretention_from json /window\n}":    defaultMaxRetention,
+		"dedup adyen":                    30 * 24 * time.Hour,
+		"dedup adyen {\nretention 1h\n}": time.Hour,
+	} {
+		s := serve(t, lines, "respond done 201")
+		if s.mustPost("", adyen, "X-GitHub-Delivery", "1", "X-Window", "9999999"); s.kept() != want {
+			t.Errorf("%s: kept for %s, want %s", lines, s.kept(), want)
 		}
 		s.stop()
 	}
