@@ -641,6 +641,14 @@ func TestToolCallThatWaitedForAFailure(t *testing.T) {
 	}
 }
 
+// slowly reads at most 8 MiB a second.
+type slowly struct{ io.Reader }
+
+func (r slowly) Read(p []byte) (int, error) {
+	time.Sleep(4 * time.Millisecond)
+	return r.Reader.Read(p[:min(len(p), 32<<10)])
+}
+
 // A stream that is longer than max_response_body reaches a client that reads it slowly, and is no reason to keep no
 // response: what max_response_body measures is that. A client that leaves ends nothing.
 func TestToolCallWithALongStream(t *testing.T) {
@@ -651,14 +659,14 @@ func TestToolCallWithALongStream(t *testing.T) {
 			w.Header().Set("Content-Type", asEvents)
 			_, _ = io.WriteString(w, stream)
 		})
-		s := serve(t, "dedup {", "mode mcp", "key json /params/arguments/idempotency_key", "max_response_body 64KiB", "}", "reverse_proxy "+address)
+		s := serve(t, "dedup {", "mode mcp", "key json /params/arguments/idempotency_key", "max_response_body 64KiB", "timeout 1s", "}", "reverse_proxy "+address)
 		r, _ := http.NewRequest(http.MethodPost, s.URL+"/", strings.NewReader(callOf("1", "k")))
 		first, err := oneRequest.Do(r)
 		if err != nil {
 			t.Fatal(err)
 		}
 		if !leaves {
-			if got, err := io.ReadAll(struct{ io.Reader }{first.Body}); eventIDLine.ReplaceAllString(string(got), "") != stream || err != nil {
+			if got, err := io.ReadAll(slowly{first.Body}); eventIDLine.ReplaceAllString(string(got), "") != stream || err != nil {
 				t.Errorf("the client got %d bytes of %d, %v", len(got), len(stream), err)
 			}
 		}
@@ -671,30 +679,44 @@ func TestToolCallWithALongStream(t *testing.T) {
 	}
 }
 
-// A client that is connected and reads nothing holds its run back until the timeout.
+// A client that is connected and reads nothing does not hold the response back, and what comes before it for
+// client_idle only: the run goes on without it. Meanwhile it has no time limit, after that it has.
 func TestToolCallWhoseClientReadsNothing(t *testing.T) {
-	address, _ := startUpstream(t, func(w http.ResponseWriter, _ *http.Request, _ int) {
-		w.Header().Set("Content-Type", asEvents)
-		for event := []byte("data: " + strings.Repeat("x", 64<<10) + "\n\n"); ; {
-			if _, err := w.Write(event); err != nil {
-				return
+	large := strings.Repeat("x", 4<<20)
+	notification := `data: {"method":"` + strings.Repeat("x", 64<<10) + `"}` + "\n\n"
+	result := `data: {"id":1,"result":{}}` + "\n\n"
+	for name, c := range map[string]struct {
+		idle, stream string
+		state        idempotency.State
+	}{
+		"a large response":           {"1h", `data: {"id":1,"result":{"text":"` + large + `"}}` + "\n\n", idempotency.Complete},
+		"long progress":              {"1s", strings.Repeat(notification, 100) + result, idempotency.Complete},
+		"progress that does not end": {"1s", strings.Repeat(notification, 100), idempotency.Released},
+	} {
+		t.Run(name, func(t *testing.T) {
+			address, _ := startUpstream(t, func(w http.ResponseWriter, r *http.Request, _ int) {
+				w.Header().Set("Content-Type", asEvents)
+				_, _ = io.WriteString(w, c.stream)
+				if c.state == idempotency.Released {
+					<-r.Context().Done()
+				}
+			})
+			s := serveWith(t, "limits {\nclient_idle "+c.idle+"\n}", "dedup {", "mode mcp", "key json /params/arguments/idempotency_key", "timeout 300ms", "}", "reverse_proxy "+address)
+			r, _ := http.NewRequest(http.MethodPost, s.URL+"/", strings.NewReader(callOf("1", "k")))
+			first, err := oneRequest.Do(r)
+			if err != nil {
+				t.Fatal(err)
 			}
-		}
-	})
-	s := serve(t, "dedup {", "mode mcp", "key json /params/arguments/idempotency_key", "timeout 300ms", "}", "reverse_proxy "+address)
-	r, _ := http.NewRequest(http.MethodPost, s.URL+"/", strings.NewReader(callOf("1", "k")))
-	first, err := oneRequest.Do(r)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer first.Body.Close()
-	for deadline := time.Now().Add(10 * time.Second); s.only().State == idempotency.InFlight; time.Sleep(time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatal("the run is still in flight")
-		}
-	}
-	if r := s.only(); r.State != idempotency.Released {
-		t.Errorf("the key is %v (%s)", r.State, r.Reason)
+			defer first.Body.Close()
+			for deadline := time.Now().Add(20 * time.Second); s.only().State == idempotency.InFlight; time.Sleep(time.Millisecond) {
+				if time.Now().After(deadline) {
+					t.Fatal("the run is still in flight")
+				}
+			}
+			if r := s.only(); r.State != c.state {
+				t.Errorf("the key is %v (%s)", r.State, r.Reason)
+			}
+		})
 	}
 }
 

@@ -265,7 +265,7 @@ func (r *Run) log(s idempotency.Settlement, err error) {
 	case s.State == idempotency.Released && r.replaces() != nil:
 		log.Info("the forced run kept no response; the earlier one stays", zap.Bool("sent", s.Counted))
 	case s.State == idempotency.Released && !s.Counted:
-		log.Info("released: the request was not executed")
+		log.Info("released: the run is no attempt: it was not executed, or asked its client for more")
 	case s.State == idempotency.Released && r.WasLast():
 		log.Warn("exhausted: whether the last allowed attempt was executed is unknown; an operator has to release the key")
 	case s.State == idempotency.Released:

@@ -139,11 +139,31 @@ func (c *recorder) add(p []byte) (rest []byte, outgrown bool) {
 // the client has the whole part.
 func (c *recorder) passAnswer(p []byte) (rest []byte, ended bool) {
 	before, ended := c.answer.Feed(p)
-	_ = c.record.Pass(c.answer.Rewrite(p[:before])) // its error means that the client has left: the run goes on
+	passes := c.answer.Rewrite(p[:before])
+	if c.allowance.TryTake(len(passes)) || c.record.IsBehind(0) && c.takeRoom(len(passes)) {
+		c.record.PassAhead(passes)
+		if !ended {
+			c.awaitClient(c.answer.Pending())
+		}
+	} else {
+		_ = c.record.Pass(passes) // its error means that the client has left: the run goes on
+	}
 	if ended {
 		c.omitted, c.passing = c.answer.Omitted(), true
 	}
 	return c.answer.Rewrite(p[before:]), ended
+}
+
+// awaitClient lets the client hold the upstream back by what comes before the response, of which the last bytes
+// may be a part. Meanwhile the run has no time limit, if a client that reads nothing is disconnected.
+func (c *recorder) awaitClient(ahead int) {
+	if !c.record.IsBehind(ahead) {
+		return
+	}
+	if c.record.Patience > 0 {
+		defer c.limit.pause()()
+	}
+	c.record.AwaitClient(ahead)
 }
 
 // outgrowAnswer ends an answer that is no stream, and is not kept.

@@ -128,15 +128,10 @@ func (r *Recording) Add(p []byte) {
 func (r *Recording) Pass(p []byte) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.state == Growing {
-		r.state = Passing
-		r.ownTook.Store(time.Now().UnixNano())
-		r.Allowance.Release(max(0, r.room-int64(r.body.Len())))
-		r.dropLocked()
-	}
+	r.passLocked()
 	for {
-		for len(r.readers) > 0 && r.body.End-r.leadLocked() >= window {
-			r.awaitLeadLocked()
+		for start := time.Now(); r.isBehindLocked(0); {
+			r.awaitLeadLocked(start, false)
 		}
 		r.awaitFollowersLocked()
 		if len(r.readers) == 0 {
@@ -149,6 +144,47 @@ func (r *Recording) Pass(p []byte) error {
 			return nil
 		}
 	}
+}
+
+// PassAhead appends bytes of a passing body without waiting for its readers. The caller has taken room for
+// the bytes.
+func (r *Recording) PassAhead(p []byte) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.passLocked()
+	r.body.Append(p)
+	r.dropLocked()
+}
+
+// IsBehind reports whether [Recording.AwaitClient] would wait.
+func (r *Recording) IsBehind(ahead int) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.isBehindLocked(ahead)
+}
+
+// AwaitClient waits until the run's client has read a passing body but for a window and the last bytes, ahead of
+// them. If it reads nothing for Patience, it is cut.
+func (r *Recording) AwaitClient(ahead int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for start := time.Now(); r.isBehindLocked(ahead); {
+		r.awaitLeadLocked(start, true)
+	}
+}
+
+// passLocked begins to pass the body.
+func (r *Recording) passLocked() {
+	if r.state == Growing {
+		r.state = Passing
+		r.ownTook.Store(time.Now().UnixNano())
+		r.Allowance.Release(max(0, r.room-int64(r.body.Len())))
+		r.dropLocked()
+	}
+}
+
+func (r *Recording) isBehindLocked(ahead int) bool {
+	return len(r.readers) > 0 && r.body.End-int64(ahead)-r.leadLocked() >= window
 }
 
 func (r *Recording) hasReaders() bool {
@@ -179,14 +215,14 @@ func (r *Recording) leadLocked() (offset int64) {
 	return offset
 }
 
-// awaitLeadLocked waits for the leading reader. If that is the run's client and it reads nothing for Patience,
-// although others have read all that there is, they go on without it.
-func (r *Recording) awaitLeadLocked() {
-	if r.Patience == 0 || !slices.ContainsFunc(r.readers, func(rd *Reader) bool { return rd.offset == r.body.End }) {
+// awaitLeadLocked waits, since start, for the leading reader. If that is the run's client and it reads nothing for
+// Patience, although the run has to end or others have read all that there is, they go on without it.
+func (r *Recording) awaitLeadLocked(start time.Time, hasToEnd bool) {
+	if r.Patience == 0 || !hasToEnd && !slices.ContainsFunc(r.readers, func(rd *Reader) bool { return rd.offset == r.body.End }) {
 		r.waitLocked(nil)
 		return
 	}
-	left := r.Patience - time.Since(time.Unix(0, r.ownTook.Load()))
+	left := r.Patience - time.Since(time.Unix(0, max(start.UnixNano(), r.ownTook.Load())))
 	if left <= 0 {
 		r.cutLocked(func(rd *Reader) bool { return rd == r.own })
 		return

@@ -329,3 +329,38 @@ func wantUsed(t *testing.T, b *budget.Budget, want int64) {
 		t.Errorf("%d bytes are in use, want %d", got, want)
 	}
 }
+
+// What may be the response of a call does not wait for the run's client; what comes before it does, until the
+// client has taken nothing for Patience since it had to. It may have had nothing to take before.
+func TestBodyWaitsForItsClientOnlyBeforeTheLastBytes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b, next := budgetOf(1 << 30)
+		r := begun(next())
+		r.Patience = 10 * time.Second
+		own := r.NewReader()
+		r.own = own
+		pass := func(n int) {
+			r.Allowance.Count(n)
+			r.PassAhead(make([]byte, n))
+		}
+		pass(10 * window)
+		if r.AwaitClient(9*window + 1); b.Used() != 10*window { // at once
+			t.Errorf("%d bytes are taken", b.Used())
+		}
+		time.Sleep(time.Hour) // the client has had all that it could wait for
+		start := time.Now()
+		time.AfterFunc(9*time.Second, func() { own.readAll(t) })
+		r.AwaitClient(0)
+		if waited := time.Since(start); waited != 9*time.Second || b.Used() != 0 {
+			t.Errorf("waited for %v, and %d bytes are taken", waited, b.Used())
+		}
+		start = time.Now()
+		pass(2 * window)
+		if r.AwaitClient(0); time.Since(start) != 10*time.Second {
+			t.Errorf("waited for %v", time.Since(start))
+		}
+		if _, state := own.readAll(t); state != Cut || b.Used() != 0 {
+			t.Errorf("the client is %v, and %d bytes are taken", state, b.Used())
+		}
+	})
+}

@@ -255,8 +255,9 @@ func (a *Answer) Rewrite(p []byte) []byte {
 	if !a.reader.IsStream() {
 		return p
 	}
-	a.ids.settled = a.early
-	return a.ids.replace(p)
+	rewritten := a.ids.replace(p)
+	a.ids.settled = a.early // what is left of the bytes with which the response ends
+	return rewritten
 }
 
 // Whole implements [upstream.Answer].
@@ -268,6 +269,9 @@ func (a *Answer) Feed(p []byte) (before int, ended bool) {
 	a.early = a.early || ended
 	return before, ended
 }
+
+// Pending implements [upstream.Answer].
+func (a *Answer) Pending() int { return a.reader.Pending() }
 
 // Outgrow implements [upstream.Answer].
 func (a *Answer) Outgrow() {

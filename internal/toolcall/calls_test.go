@@ -4,6 +4,7 @@ import (
 	"errors"
 	"net/http"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 
@@ -125,6 +126,24 @@ func TestCancellationsWithSharedStore(t *testing.T) {
 		end()
 		if keyed, passed := inFlight.has(flightOf([]string{"a"}, []byte("1"))); keyed || passed {
 			t.Errorf("%s: it is in flight", name)
+		}
+	}
+}
+
+// However the upstream's writes are read, an event before the response gets an id, and the response none.
+func TestEventsBesideTheResponse(t *testing.T) {
+	const progress, response = "data: {\"method\":\"progress\"}\n\n", "data: {\"id\":1,\"result\":{}}\n\n"
+	for size := 1; size <= len(progress+response); size++ {
+		a := Mode{}.NewAnswer(1<<20, budget.Allowance{Budget: budget.New(1 << 20)}, "ours")
+		a.Begin(http.StatusOK, http.Header{"Content-Type": {"text/event-stream"}}, take)
+		got := ""
+		for piece := range slices.Chunk([]byte(progress+response), size) {
+			before, _ := a.Feed(piece)
+			got += string(a.Rewrite(piece[:before]))
+			got += string(a.Rewrite(piece[before:]))
+		}
+		if want := strings.Replace(progress, "\n\n", "\nid: ours\n\n", 1) + response; got != want {
+			t.Errorf("in pieces of %d: got %q, want %q", size, got, want)
 		}
 	}
 }

@@ -25,6 +25,7 @@ type Reader struct {
 	afterCR    bool // a line feed is a part of the line end
 	other      bool // the event has a name of its own, and carries no message
 	skips      bool // there is no room for the event, which is no response
+	pending    int  // bytes of the stream since the last event
 }
 
 // form is what an answer is written in.
@@ -144,14 +145,25 @@ func (r *Reader) add(p []byte) int {
 	return n
 }
 
+// Pending returns how many bytes of a stream have come of an event that may be the response, and is not whole.
+func (r *Reader) Pending() int {
+	if r.skips {
+		return 0
+	}
+	return r.pending
+}
+
 func (r *Reader) readEvents(p []byte) (before int, ended bool) {
+	r.pending += len(p)
 	for i := 0; i < len(p); {
 		if c := p[i]; c == '\n' || c == '\r' {
-			second := c == '\n' && r.afterCR
+			second, event := c == '\n' && r.afterCR, !r.inLine
 			if r.afterCR = c == '\r'; !second && r.endLine() {
 				return i, true
 			}
-			i++
+			if i++; event {
+				r.pending = len(p) - i
+			}
 			continue
 		}
 		r.afterCR, r.inLine = false, true

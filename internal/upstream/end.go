@@ -47,6 +47,9 @@ type Answer interface {
 	// Feed reads bytes of the answer. before is how many of them come before the response is whole, and
 	// ended reports whether it is.
 	Feed(p []byte) (before int, ended bool)
+	// Pending returns how many of the bytes that Feed has read may belong to the response: it has begun with them,
+	// and is not whole.
+	Pending() int
 	// Rewrite returns the next bytes of the answer as its client gets them. Feed has read them.
 	Rewrite(p []byte) []byte
 	// Whole reads the body of an answer that is no stream, in place of Feed. It is not copied.
