@@ -484,6 +484,8 @@ func TestToolCallResumed(t *testing.T) {
 		"too large":   {key + "\nmax_response_body 512", `{"id":1,"result":"` + strings.Repeat("x", 600) + `"}`, `{"jsonrpc":"2.0","id":1,"error":{"code":409,`, "", ""},
 		"conflict":    {key + "\non_duplicate conflict", pays, `{"id":1,"result":{"_meta":{"caddy-dedup/replayed":true}}}`, "", ""},
 		"its scope":   {key + "\nscope {http.request.header.Authorization}", pays, `{"id":1,"result":{"_meta":{"caddy-dedup/replayed":true}}}`, "", ""},
+		"its members": {key + "\nscope {http.request.header.Authorization} {http.dedup.json./params/name}", pays, `{"id":1,"result":{"_meta":{"caddy-dedup/replayed":true}}}`, "", ""},
+		"of parts":    {"key parts x {\njson /params/arguments/idempotency_key\njson /params/name\n}", pays, `{"id":1,"result":{"_meta":{"caddy-dedup/replayed":true}}}`, "", ""},
 		"of content":  {"key content\nretention 1m", pays, `{"id":1,"result":{"_meta":{"caddy-dedup/replayed":true}}}`, "", ""},
 		"no wait":     {key + "\nwait off", pays, `{"id":1,"result":{"_meta":{"caddy-dedup/replayed":true}}}`, "", ""},
 		"from header": {"key header X-Key", pays, `{"id":1,"result":{"_meta":{"caddy-dedup/replayed":true}}}`, "", ""},
@@ -578,15 +580,12 @@ func TestToolCallResumed(t *testing.T) {
 	}
 }
 
-// A key that a GET cannot have gives the events no id: the client repeats the call.
+// A scope that neither a GET nor a record has gives the events no id: the client repeats the call.
 func TestToolCallWithoutEventIDs(t *testing.T) {
-	for _, lines := range []string{"key parts x {\njson /params/arguments/idempotency_key\njson /params/name\n}", "key json /params/arguments/idempotency_key\nscope {http.dedup.json./params/name}"} {
-		s := serve(t, "dedup {", "mode mcp", lines, "}", "reverse_proxy "+toolServer(t))
-		got := s.mustPost("", callOf("1", "k"), "X-Type", asEvents, "X-Says", `id: 1|data: {"id":1,"result":{}}||id: 2|data:||`)
-		if want := ":\ndata: {\"id\":1,\"result\":{}}\n\n:\ndata:\n\n"; got.body != want {
-			t.Errorf("%s: the client got %q", lines, got.body)
-		}
-		s.stop()
+	s := serve(t, "dedup {", "mode mcp", "key json /params/arguments/idempotency_key", "caller {http.dedup.json./params/name}", "}", "reverse_proxy "+toolServer(t))
+	got := s.mustPost("", callOf("1", "k"), "X-Type", asEvents, "X-Says", `id: 1|data: {"id":1,"result":{}}||id: 2|data:||`)
+	if want := ":\ndata: {\"id\":1,\"result\":{}}\n\n:\ndata:\n\n"; got.body != want {
+		t.Errorf("the client got %q", got.body)
 	}
 }
 

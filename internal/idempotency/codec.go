@@ -29,7 +29,7 @@ import (
 //
 // Numbers outside the CBOR are big-endian. A change of the form needs a new version in the magic.
 const (
-	recordMagic   = "ddr\x07"
+	recordMagic   = "ddr\x08"
 	responseMagic = "dda\x04"
 )
 

@@ -24,7 +24,7 @@ func fullRecord() *Record {
 	return &Record{
 		State: InFlight, Token: thisToken, ExecutionID: "0199b8a2-7d1c-7000-8000-000000000001", Attempt: 3,
 		Fingerprint: "body:" + strings.Repeat("00ff", 16), Hold: true, Origin: Origin{
-			Provider: "github", DeliveryID: "72d3162e <é>", Parts: []string{"second", ""}, Method: "POST", Host: "example.com:8443", Path: "/hooks/%2F", Scope: []string{"/namespace=shop", ""},
+			Provider: "github", DeliveryID: "72d3162e <é>", Parts: []string{"second", ""}, Method: "POST", Host: "example.com:8443", Path: "/hooks/%2F", Scope: []string{"/namespace=shop", ""}, ScopeHash: &Key{1, 31: 2},
 		}, Status: 201, LargeBody: 70_000, Location: "/runs/7", SealedBy: "00ff00ff", Sealed: []byte("\x00sealed\xff"), Reason: "the upstream answered with 500",
 		Claimed:          time.Date(2026, 1, 2, 3, 4, 5, 6_000_000, time.UTC),
 		Ended:            time.Date(2026, 1, 2, 3, 4, 6, 0, time.UTC),

@@ -38,6 +38,8 @@ type Origin struct {
 	// Scope are the members of the body that a scope of the configuration names, each as pointer=value, cut
 	// to [MaxScope] bytes. They tell the keys of one ID apart.
 	Scope []string
+	// ScopeHash is the hash of the scope of a call, which a client that asks for the rest of its answer has to have.
+	ScopeHash *Key
 }
 
 // Joined returns delivery ID and parts, joined by colons, as operators may write them.

@@ -115,8 +115,8 @@ type Identifier struct {
 	// keyNamesMembers reports whether the keys name any.
 	members         []string
 	keyNamesMembers bool
-	// scopeNamesMembers reports whether the scope names members of the body.
-	scopeNamesMembers bool
+	// callerNamesMembers reports whether texts of `caller` name members of the body.
+	callerNamesMembers bool
 	// Exclude, apart: the JSON pointers, and the names of the parameters.
 	excludedPointers, excludedParameters []string
 
@@ -135,13 +135,13 @@ type Identifier struct {
 func New(c Config) *Identifier {
 	keyMembers := MembersIn(c.keyTexts()...)
 	i := &Identifier{
-		Config:            c,
-		members:           slices.Concat(MembersIn(c.Scope...), MembersIn(c.Caller...), keyMembers),
-		keyNamesMembers:   len(keyMembers) > 0,
-		scopeNamesMembers: len(MembersIn(slices.Concat(c.Scope, c.Caller)...)) > 0,
-		everySender:       Sender{Sources: c.Sources, Providers: c.Providers},
-		keyFields:         c.fieldsOf(),
-		scopeCallers:      callersIn(c.Scope),
+		Config:             c,
+		members:            slices.Concat(MembersIn(c.Scope...), MembersIn(c.Caller...), keyMembers),
+		keyNamesMembers:    len(keyMembers) > 0,
+		callerNamesMembers: len(MembersIn(c.Caller...)) > 0,
+		everySender:        Sender{Sources: c.Sources, Providers: c.Providers},
+		keyFields:          c.fieldsOf(),
+		scopeCallers:       callersIn(c.Scope),
 	}
 	for _, word := range c.Exclude {
 		if name, is := strings.CutPrefix(word, "?"); is {
@@ -271,31 +271,41 @@ func (x *Request) Init(of *Identifier, by *report.Reporter, room *budget.Budget,
 func (x *Request) Call() Call { return x.call }
 
 // EventID returns the id of the events of the request's call; "" for none. A request without a body, which asks
-// for them, has to have the same scope.
+// for them, has to have the same scope: its record has the members of the body that `scope` names, and not those
+// of `caller`, which may be a secret.
 func (x *Request) EventID() string {
-	if x.scopeNamesMembers || x.Found().Tuple != "" {
+	if x.callerNamesMembers {
 		return ""
 	}
 	return x.call.EventID(x.Key())
 }
 
-// Resumes reports whether the request has the key that a POST with its scope has claimed, and names it.
+// Resumes reports whether the request has the scope of the POST that claimed the key, and names that.
 func (x *Request) Resumes(key idempotency.Key, by idempotency.Origin) bool {
 	own := x.r
 	defer func() { x.r = own }()
 	post := *own
 	post.Method = http.MethodPost
 	x.r = &post
-	for _, source := range x.Sources {
-		for _, kind := range source.Kinds() {
-			found := delivery.Found{Provider: by.Provider, Kind: kind, Prefix: source.Prefix, ID: by.DeliveryID, Content: source.MadeOfContent()}
-			if x.setKey(found) == nil && x.Key() == key {
-				return true
-			}
+	for _, member := range by.Scope {
+		pointer, value, _ := strings.Cut(member, "=")
+		x.info.Remember(pointer, report.Member{Text: value})
+	}
+	found := delivery.Found{Provider: by.Provider, ID: by.DeliveryID, Parts: by.Parts}
+	for _, found.Content = range []bool{false, true} { // the session is a part of the scope of some keys
+		x.Report.Name(idempotency.Key{}, found)
+		if scope, err := x.appendScopeOf(nil, found); err == nil && by.ScopeHash != nil && *by.ScopeHash == x.hash(scope) {
+			x.Report.Name(key, found)
+			return true
 		}
 	}
 	x.Report.Name(idempotency.Key{}, delivery.Found{})
 	return false
+}
+
+// hash returns the hash of a scope.
+func (x *Request) hash(scope []string) idempotency.Key {
+	return idempotency.Identity{Namespace: x.Namespace, Scope: scope}.Key()
 }
 
 // Begin counts the request as one in flight, until end is called.
@@ -704,12 +714,32 @@ func (x *Request) readCall() Decision {
 // if a member of the body cannot be part of the scope.
 func (x *Request) setKey(found delivery.Found) error {
 	x.Report.Name(idempotency.Key{}, found)
-	parts := make([]string, 0, 16) // on the stack
-	if x.Verify != nil {           // no request that nothing verifies uses up its keys
+	scope, err := x.appendScopeOf(make([]string, 0, 16), found) // on the stack
+	if err != nil {
+		return err
+	}
+	if x.call != nil {
+		hash := x.hash(scope)
+		x.scopedNow().hash = &hash
+	}
+	key := idempotency.Identity{
+		Namespace: x.Namespace,
+		Scope:     scope,
+		Kind:      found.Kind,
+		Prefix:    found.Prefix,
+		ID:        found.ID,
+		Tuple:     found.Tuple,
+	}.Key()
+	x.Report.Name(key, found)
+	return nil
+}
+
+// appendScopeOf appends the scope of a key. It returns an error if a member of the body cannot be part of it.
+func (x *Request) appendScopeOf(parts []string, found delivery.Found) (_ []string, err error) {
+	if x.Verify != nil { // no request that nothing verifies uses up its keys
 		by := x.sender.by
 		parts = append(parts, "verified", by.Provider, by.Secret)
 	}
-	var err error
 	switch {
 	case len(x.Scope) == 0 && x.Verify != nil:
 		parts, err = scope{x}.appendSignedScope(parts, x.r)
@@ -721,19 +751,7 @@ func (x *Request) setKey(found delivery.Found) error {
 	default:
 		parts, err = scope{x}.appendTexts(append(parts, "text"), x.Scope)
 	}
-	if err != nil {
-		return err
-	}
-	key := idempotency.Identity{
-		Namespace: x.Namespace,
-		Scope:     append(parts, found.Scope...),
-		Kind:      found.Kind,
-		Prefix:    found.Prefix,
-		ID:        found.ID,
-		Tuple:     found.Tuple,
-	}.Key()
-	x.Report.Name(key, found)
-	return nil
+	return append(parts, found.Scope...), err
 }
 
 // Origin returns what operators see of the request that claims the key.
@@ -741,7 +759,7 @@ func (x *Request) Origin() idempotency.Origin {
 	path, _ := report.OriginalPath(x.r)
 	return idempotency.Origin{
 		Provider: x.Found().Provider, DeliveryID: x.Found().ID, Parts: x.Found().Parts,
-		Method: x.r.Method, Host: x.r.Host, Path: path[:min(len(path), idempotency.MaxPath)], Scope: x.scoped.all(),
+		Method: x.r.Method, Host: x.r.Host, Path: path[:min(len(path), idempotency.MaxPath)], Scope: x.scoped.all(), ScopeHash: x.scoped.ofCall(),
 	}
 }
 

@@ -65,6 +65,23 @@ func (x scope) appendTexts(parts []string, texts []string) ([]string, error) {
 type scopeMembers struct {
 	noting bool // the placeholders of the scope are being replaced
 	texts  []string
+	hash   *idempotency.Key // that of the whole scope, of a call
+}
+
+// scopedNow returns the members, of which there may be none.
+func (x *Request) scopedNow() *scopeMembers {
+	if x.scoped == nil {
+		x.scoped = new(scopeMembers)
+	}
+	return x.scoped
+}
+
+// ofCall returns the hash of the scope of a call, nil for other requests.
+func (s *scopeMembers) ofCall() *idempotency.Key {
+	if s == nil {
+		return nil
+	}
+	return s.hash
 }
 
 // note notes a member that was read.
