@@ -917,6 +917,7 @@ func TestToolCallMistakes(t *testing.T) {
 		key + "\non_duplicate see_other":                  "mode mcp and on_duplicate exclude each other",
 		key + "\nverify github {env.SECRET}":              "mode mcp and verify exclude each other",
 		key + "\nkeep_header Mcp-Session-Id":              "keep_header: Mcp-Session-Id",
+		key + "\nkeep_header access-control-allow-origin": "mode mcp: access-control-allow-origin is of the first client's stream or origin",
 		"key content":                                     "mode mcp: key content needs a retention",
 		"key parts a {\nheader X\ncontent\n}":             "mode mcp: key content needs a retention",
 		key + "\ntools":                                   "tools",

@@ -20,6 +20,7 @@ import (
 	"github.com/caddy-dedup/caddy-dedup/internal/httpfield"
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 	"github.com/caddy-dedup/caddy-dedup/internal/identify"
+	"github.com/caddy-dedup/caddy-dedup/internal/toolcall"
 )
 
 // minLease is a lower bound for three renewals of 100 ms each.
@@ -128,6 +129,11 @@ func (s *Settings) checkMCP() error {
 	} {
 		if excluded.set {
 			return conflictf("mode "+excluded.word, "mode mcp and %s exclude each other: %s", excluded.word, excluded.why)
+		}
+	}
+	for _, name := range s.KeepHeader {
+		if toolcall.NeverKept(http.CanonicalHeaderKey(name)) {
+			return conflictf("keep_header", "mode mcp: %s is of the first client's stream or origin and cannot be kept; leave it out, and send it with a header directive", name)
 		}
 	}
 	for _, source := range s.deliverySources() {

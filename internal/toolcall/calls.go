@@ -349,14 +349,16 @@ func (a *Answer) Keep(r *idempotency.Response) {
 	}
 	header := map[string][]string{"Content-Type": {"application/json"}}
 	for name, values := range r.Header {
-		switch {
-		case name == "Cache-Control", name == "X-Accel-Buffering", httpfield.DescribesBody(name):
-		case strings.HasPrefix(name, "Access-Control-"): // for the origin of the first request
-		default:
+		if !NeverKept(name) && !httpfield.DescribesBody(name) {
 			header[name] = values
 		}
 	}
 	r.Header = header
+}
+
+// NeverKept reports whether a field is for the stream, or the origin, of the first client of a call.
+func NeverKept(name string) bool {
+	return name == "Cache-Control" || name == "X-Accel-Buffering" || strings.HasPrefix(name, "Access-Control-")
 }
 
 // Release implements [upstream.Answer].
