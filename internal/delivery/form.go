@@ -81,9 +81,12 @@ func (f finder) form(name string) (item, error) {
 			return err
 		})
 	}
+	_, isEscape := errors.AsType[url.EscapeError](err)
 	switch {
 	case errors.Is(err, ErrTooManyFields):
 		return item{}, err
+	case isEscape:
+		return item{}, unusable("the field: %v", err)
 	case err != nil:
 		return item{}, missingError{isUnknown, "the body is not a form that can be read: " + err.Error()}
 	case len(values) > 1:
