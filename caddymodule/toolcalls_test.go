@@ -658,7 +658,7 @@ func TestToolCallWithALongStream(t *testing.T) {
 			w.Header().Set("Content-Type", asEvents)
 			_, _ = io.WriteString(w, stream)
 		})
-		s := serve(t, "dedup {", "mode mcp", "key json /params/arguments/idempotency_key", "max_response_body 64KiB", "timeout 1s", "}", "reverse_proxy "+address)
+		s := serve(t, "dedup {", "mode mcp", "key json /params/arguments/idempotency_key", "max_response_body 64KiB", "}", "reverse_proxy "+address)
 		r, _ := http.NewRequest(http.MethodPost, s.URL+"/", strings.NewReader(callOf("1", "k")))
 		first, err := oneRequest.Do(r)
 		if err != nil {
@@ -685,12 +685,12 @@ func TestToolCallWhoseClientReadsNothing(t *testing.T) {
 	notification := `data: {"method":"` + strings.Repeat("x", 64<<10) + `"}` + "\n\n"
 	result := `data: {"id":1,"result":{}}` + "\n\n"
 	for name, c := range map[string]struct {
-		idle, stream string
-		state        idempotency.State
+		timeout, idle, stream string
+		state                 idempotency.State
 	}{
-		"a large response":           {"1h", `data: {"id":1,"result":{"text":"` + large + `"}}` + "\n\n", idempotency.Complete},
-		"long progress":              {"1s", strings.Repeat(notification, 100) + result, idempotency.Complete},
-		"progress that does not end": {"1s", strings.Repeat(notification, 100), idempotency.Released},
+		"a large response":           {"5s", "1h", `data: {"id":1,"result":{"text":"` + large + `"}}` + "\n\n", idempotency.Complete},
+		"long progress":              {"3s", "4s", strings.Repeat(notification, 100) + result, idempotency.Complete},
+		"progress that does not end": {"300ms", "1s", strings.Repeat(notification, 100), idempotency.Released},
 	} {
 		t.Run(name, func(t *testing.T) {
 			address, _ := startUpstream(t, func(w http.ResponseWriter, r *http.Request, _ int) {
@@ -700,7 +700,7 @@ func TestToolCallWhoseClientReadsNothing(t *testing.T) {
 					<-r.Context().Done()
 				}
 			})
-			s := serveWith(t, "limits {\nclient_idle "+c.idle+"\n}", "dedup {", "mode mcp", "key json /params/arguments/idempotency_key", "timeout 300ms", "}", "reverse_proxy "+address)
+			s := serveWith(t, "limits {\nclient_idle "+c.idle+"\n}", "dedup {", "mode mcp", "key json /params/arguments/idempotency_key", "timeout "+c.timeout, "}", "reverse_proxy "+address)
 			r, _ := http.NewRequest(http.MethodPost, s.URL+"/", strings.NewReader(callOf("1", "k")))
 			first, err := oneRequest.Do(r)
 			if err != nil {
