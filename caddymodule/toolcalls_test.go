@@ -681,7 +681,7 @@ func TestToolCallWithALongStream(t *testing.T) {
 // A client that is connected and reads nothing does not hold the response back, and what comes before it for
 // client_idle only: the run goes on without it. Meanwhile it has no time limit, after that it has.
 func TestToolCallWhoseClientReadsNothing(t *testing.T) {
-	large := strings.Repeat("x", 4<<20)
+	large := strings.Repeat("x", 20<<20)
 	notification := `data: {"method":"` + strings.Repeat("x", 64<<10) + `"}` + "\n\n"
 	result := `data: {"id":1,"result":{}}` + "\n\n"
 	for name, c := range map[string]struct {
@@ -700,7 +700,7 @@ func TestToolCallWhoseClientReadsNothing(t *testing.T) {
 					<-r.Context().Done()
 				}
 			})
-			s := serveWith(t, "limits {\nclient_idle "+c.idle+"\n}", "dedup {", "mode mcp", "key json /params/arguments/idempotency_key", "timeout "+c.timeout, "}", "reverse_proxy "+address)
+			s := serveWith(t, "limits {\nclient_idle "+c.idle+"\n}", "dedup {", "mode mcp", "key json /params/arguments/idempotency_key", "max_response_body 32MiB", "timeout "+c.timeout, "}", "reverse_proxy "+address)
 			r, _ := http.NewRequest(http.MethodPost, s.URL+"/", strings.NewReader(callOf("1", "k")))
 			first, err := oneRequest.Do(r)
 			if err != nil {
