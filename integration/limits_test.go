@@ -79,13 +79,15 @@ func TestRefusedReloadLeavesTheLimits(t *testing.T) {
 	g := newGate(t)
 	up := startUpstream(t, g.before(answers201))
 	p := start(t, conf{store: "store memory", site: lines("dedup", proxyTo(up))})
-	for range 6 { // which app starts first is up to chance
+	stopped := func(e entry) bool { return e.text("msg") == "stopped previous server" }
+	for n := range 6 { // which app starts first is up to chance
 		refused := conf{store: "store memory", dedup: limits("in_flight 1"), sites: fmt.Sprintf(
 			"http://:PORT {\n%s\n}\nhttp://%s {\n%s\n}", lines("dedup", proxyTo(up)), taken.Addr(), lines("dedup", proxyTo(up)))}
 		status, body := p.askAdmin(t, http.MethodPost, "/load", "text/caddyfile", refused.caddyfile(p.conf.dir, p.conf.port))
 		if status == 200 {
 			t.Fatalf("the configuration was loaded: %s", body)
 		}
+		eventually(t, "the admin endpoint of before, which resets the next connection, is gone", func() bool { return len(p.log.find(stopped)) > n })
 	}
 	var all []*pending
 	for _, key := range []string{"one", "two", "three"} {
