@@ -30,6 +30,9 @@ func TestEncryptionKeysAreRead(t *testing.T) {
 	if len(ids) != 3 {
 		t.Fatalf("%d keys", len(ids))
 	}
+	if first, err := newSealer([]string{"{env.DEDUP_KEY_A}"}); err != nil || first.KeyIDs()[0] != ids[0] {
+		t.Errorf("new responses are not sealed with the first key: %v", err)
+	}
 	t.Setenv("DEDUP_KEY_STD", base64.StdEncoding.EncodeToString(bytes.Repeat([]byte{0xff}, 32)))
 	t.Setenv("DEDUP_KEY_B", strings.TrimRight(keyText('b'), "="))
 	again, err := newSealer([]string{"{env.DEDUP_KEY_STD}", "{env.DEDUP_KEY_B}", "{env.DEDUP_KEY_A}"})

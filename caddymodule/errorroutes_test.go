@@ -46,7 +46,7 @@ func standIn(t *testing.T) (address string, got func() []string) {
 		}
 		mu.Lock()
 		defer mu.Unlock()
-		requests = append(requests, r.Method+" "+r.URL.Path+" "+string(body)+r.Header.Get("If-Match")+r.Header.Get("Range"))
+		requests = append(requests, r.Method+" "+r.URL.Path+" "+string(body)+r.Header.Get("If-Match")+r.Header.Get("Range")+r.Header.Get("Dedup-Key"))
 		w.WriteHeader(http.StatusCreated)
 		_, _ = io.WriteString(w, "page")
 	}))

@@ -406,6 +406,7 @@ store file /srv/{env.TEST_TENANT/keys             => store file: a placeholder i
 
 ## JSON of dedup
 
+{"mode": "mcp", "tools": [""]}                    => tools: the name of a tool is empty
 # What the parser of a Caddyfile finds, the check of JSON finds.
 {"keys": [{}]}                                    => keys[0]: a key source has 0 of header, json, form, value, content and parts; it takes exactly one
 {"keys": [{"header": "X-Id", "json": "/id"}]}     => keys[0]: a key source has 2 of
@@ -550,6 +551,7 @@ redis {"sentinel": "a", "sentinel_username": "{env.TEST_NOT_SET}"} => sentinel_u
 redis {"sentinel": "a", "sentinel_password": "{env.TEST_NOT_SET}"} => sentinel_password: {env.TEST_NOT_SET} is empty
 redis {"url": "redis://a", "tls": {"ca": "{env.TEST_NOT_SET}/ca.pem"}} => tls ca: {env.TEST_NOT_SET} is empty
 redis {"url": "redis://a", "tls": {"server_name": "{env.TEST_NOT_SET}"}} => tls server_name: {env.TEST_NOT_SET} is empty
+redis {"url": "redis://a", "tls": {"ca": "{secret}"}}          => {secret} has no certificate in PEM
 redis {"url": "redis://a", "tls": {"ca": "/no/such/ca.pem"}} => /no/such/ca.pem
 redis {"url": "redis://a", "tls": {"cert": "cert.pem"}} => cert and key need each other, and key is missing
 # Errors show the name of a placeholder, never its value.
@@ -565,6 +567,7 @@ redis {"url": "redis://a", "tls": {"ca": "-----BEGIN CERTIFICATE-----s3cret"}} =
 
 ## sites that are adapted
 
+{\ndedup {\n}\ndedup {\n}\n}\n:80               => Testfile:4: the global option dedup is repeated; write all of it in one block
 :80 {\ndedup /a,/b\n}                             => @x path /a /b
 :80 {\ndedup /a, /b\n}                            => @x path /a /b
 :80 {\ndedup "/a /b" github\n}                    => @x path /a /b

@@ -233,3 +233,35 @@ func TestResponseThatIsNotKeptSaysWhy(t *testing.T) {
 		t.Errorf("the duplicate got %s; the record has %q", got.body, s.only().Reason)
 	}
 }
+
+// One that waited for a failure too large to keep learns that a retry runs: otherwise it would read the
+// refusal as that of a request which is done.
+func TestFailureThatIsNotKeptSaysThatARetryRuns(t *testing.T) {
+	arrived, goOn := make(chan struct{}), make(chan struct{})
+	address, _ := startUpstream(t, func(w http.ResponseWriter, r *http.Request, n int) {
+		if n > 1 {
+			answers(201, "done")(w, r, n)
+			return
+		}
+		close(arrived)
+		<-goOn
+		answers(500, "large")(w, r, n)
+	})
+	s := serve(t, "dedup {", "max_response_body 4", "}", "reverse_proxy "+address)
+	first, waited := make(chan answer), make(chan answer)
+	go func() { first <- s.serveHTTP("k", "") }()
+	<-arrived
+	go func() { waited <- s.serveHTTP("k", "") }()
+	s.waits()
+	close(goOn)
+	if got := <-first; got.status != 500 || got.body != "large" {
+		t.Errorf("the run's client got %+v", got)
+	}
+	got := <-waited
+	if p := got.problem(t, 409, "response_not_kept"); !strings.Contains(p.Detail, "answered with 500") || !strings.Contains(p.Detail, "released the key") {
+		t.Errorf("the detail is %q", p.Detail)
+	}
+	if got := s.serveHTTP("k", ""); got.status != 201 || got.body != "done" {
+		t.Errorf("the retry got %+v", got)
+	}
+}

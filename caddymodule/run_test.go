@@ -173,6 +173,19 @@ func TestEndsOfARealChain(t *testing.T) {
 	}
 }
 
+// An error that a handler makes of the last attempt's response is not kept in its place.
+func TestErrorOfTheLastAttempt(t *testing.T) {
+	address, runs := startUpstream(t, answers(500, "broken"))
+	s := serve(t, "route {", "dedup {", "max_attempts 1", "}", "reverse_proxy "+address+" {", "@failed status 5xx", "handle_response @failed {", "error failed 500", "}", "}", "}")
+	if got := s.mustPost("k", "body"); got.status != 500 {
+		t.Errorf("the run's client got %+v", got)
+	}
+	s.mustPost("k", "body").problem(t, 409, "attempts_exhausted")
+	if runs.Load() != 1 {
+		t.Errorf("it ran %d times", runs.Load())
+	}
+}
+
 // What has reached an upstream stays unknown even if a dedup behind it sends nothing.
 func TestDedupBehindTakesNoEvidenceBack(t *testing.T) {
 	for name, inner := range map[string]string{"that runs": "scope shared inner", "that does not claim": "key header X-Absent"} {

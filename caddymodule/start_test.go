@@ -8,6 +8,17 @@ import (
 	"time"
 )
 
+// on_store_error pass gives up what dedup is for, so the start warns of it.
+func TestStartWarnsOfPassing(t *testing.T) {
+	for lines, want := range map[string]int{"": 0, "on_store_error pass": 1} {
+		s := serveLogged(t, "WARN", "", "dedup {", lines, "}", "respond done 201")
+		if got := book.about("on_store_error pass: "); len(got) != want {
+			t.Errorf("%q: the start has logged %d warnings, want %d", lines, len(got), want)
+		}
+		s.stop()
+	}
+}
+
 // A server may answer before its configuration has opened the store, and goes on for a moment
 // where that fails. A run by then would be one of a configuration that was never loaded.
 func TestNothingRunsBeforeTheStoreIsOpen(t *testing.T) {

@@ -159,6 +159,17 @@ func TestShowsTheKeyOfAllStores(t *testing.T) {
 	}
 }
 
+// A response that the store has lost is not shown as none.
+func TestShowsThatAResponseIsLost(t *testing.T) {
+	o := operate(t, "a")
+	target := "/dedup/keys/" + o.Put(t, admintest.Run{ID: "k", State: idempotency.Complete}).String()
+	o.Lost = true
+	wantAsked(t, "GET", target, "", 200)
+	if got := wantAsked(t, "GET", target+"?body=true", "", 500); got.Code != "record_unreadable" {
+		t.Errorf("its response is shown as %s", got.text)
+	}
+}
+
 // Nobody knows what is missing while a store is away, but what the others have is known.
 func TestLookupWithUnavailableStore(t *testing.T) {
 	a, b := operate(t, "a", "default"), operate(t, "b", "default")

@@ -134,6 +134,15 @@ func TestIdleClientsAreSampled(t *testing.T) {
 		if f.gone.Load() != before {
 			t.Error("it is disconnected after it was removed")
 		}
+		other := &fakeClient{holds: next(), since: time.Now()}
+		other.holds.Count(unit)
+		b.AddClient(other, other.holds)
+		time.Sleep(time.Hour)
+		if other.gone.Load() > 0 {
+			t.Error("an idle client is disconnected while nothing needs its room")
+		}
+		b.RemoveClient(other, other.holds)
+		other.holds.ReleaseAll()
 	})
 }
 

@@ -365,6 +365,19 @@ func TestObserveFollowsTheAnswer(t *testing.T) {
 	}
 }
 
+// A panic of the handlers behind reaches the server, which cuts the response.
+func TestObservePanicsAsTheHandlersBehind(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := newObserving(t, nil)
+		defer func() {
+			if got := recover(); got != http.ErrAbortHandler {
+				t.Errorf("the panic is %v", got)
+			}
+		}()
+		o.post(strings.NewReader("body"), func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) })
+	})
+}
+
 // Of two dedups, the one behind says what became of a request.
 func TestObserveInFrontOfAnotherDedup(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -42,6 +42,7 @@ type Store struct {
 	Full    atomic.Bool // it refuses what an operator changes
 	Unready atomic.Bool // it can be read, and is not ready
 	Damaged map[idempotency.Key]bool
+	Lost    bool          // of its responses, all
 	Delay   time.Duration // of a list
 	Unused  bool          // by a configuration
 
@@ -102,6 +103,13 @@ func (a asked) check(key idempotency.Key) error {
 		return damage
 	}
 	return nil
+}
+
+func (a asked) Response(ctx context.Context, key idempotency.Key, token string) (*idempotency.Response, error) {
+	if a.of.Lost {
+		return nil, nil
+	}
+	return a.Store.Response(ctx, key, token)
 }
 
 func (a asked) Ready(ctx context.Context) error {
