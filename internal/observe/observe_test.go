@@ -370,7 +370,7 @@ func TestObservePanicsAsTheHandlersBehind(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := newObserving(t, nil)
 		defer func() {
-			if got := recover(); got != http.ErrAbortHandler {
+			if got, _ := recover().(error); !errors.Is(got, http.ErrAbortHandler) {
 				t.Errorf("the panic is %v", got)
 			}
 		}()
