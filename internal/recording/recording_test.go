@@ -351,6 +351,7 @@ func TestBodyWaitsForItsClientOnlyBeforeTheLastBytes(t *testing.T) {
 		start := time.Now()
 		time.AfterFunc(9*time.Second, func() { own.readAll(t) })
 		r.AwaitClient(0)
+		synctest.Wait() // the client has read the window, too
 		if waited := time.Since(start); waited != 9*time.Second || b.Used() != 0 {
 			t.Errorf("waited for %v, and %d bytes are taken", waited, b.Used())
 		}
