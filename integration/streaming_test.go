@@ -1,6 +1,7 @@
 package integration
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -58,4 +59,37 @@ func TestStreamReachesTheClientLiveAndIsKeptWhole(t *testing.T) {
 		}
 		up.wantRuns(t, "k", 1)
 	})
+}
+
+// A stream that breaks off must not look whole, neither to its client nor to a duplicate.
+func TestCutStreamEndsCutForItsFollowers(t *testing.T) {
+	t.Parallel()
+	g := newGate(t)
+	up := startUpstream(t, func(w http.ResponseWriter, _ *http.Request, _ run) {
+		w.Header().Set("Content-Type", "text/event-stream")
+		fmt.Fprint(w, "data: first\n\n")
+		w.(http.Flusher).Flush()
+		<-g.opened
+		panic(http.ErrAbortHandler)
+	})
+	p := start(t, conf{store: "store memory", site: lines("dedup", proxyTo(up))})
+	var bodies []io.Reader
+	for range 3 {
+		answer, err := oneShot.Do(p.newPost("/", "k", ""))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer answer.Body.Close()
+		if _, err := io.ReadFull(answer.Body, make([]byte, len("data: first\n\n"))); err != nil {
+			t.Fatalf("the first event did not come while the stream goes on: %v", err)
+		}
+		bodies = append(bodies, answer.Body)
+	}
+	up.wantRuns(t, "k", 1)
+	g.open()
+	for _, body := range bodies {
+		if _, err := io.ReadAll(body); !errors.Is(err, io.ErrUnexpectedEOF) {
+			t.Errorf("the stream ended with %v, want it cut", err)
+		}
+	}
 }
