@@ -2,18 +2,36 @@ package caddymodule
 
 import (
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 )
 
-// on_store_error pass gives up what dedup is for, so the start warns of it.
-func TestStartWarnsOfPassing(t *testing.T) {
-	for lines, want := range map[string]int{"": 0, "on_store_error pass": 1} {
-		s := serveLogged(t, "WARN", "", "dedup {", lines, "}", "respond done 201")
-		if got := book.about("on_store_error pass: "); len(got) != want {
-			t.Errorf("%q: the start has logged %d warnings, want %d", lines, len(got), want)
+// The start warns of what a handler gives up.
+func TestStartWarnings(t *testing.T) {
+	t.Setenv("TEST_SECRET", "secret")
+	t.Setenv("TEST_OTHER", "other")
+	const captured, equal, counted, unverified, passed = "verify: a captured request runs again for another caller", "verify: two senders have one secret",
+		"observe: requests are only counted", "observe: verify refuses nothing", "on_store_error pass: "
+	for lines, want := range map[string][]string{
+		"dedup":                                                nil,
+		"dedup {\non_store_error pass\n}":                      {passed},
+		"dedup {\nobserve\n}":                                  {counted},
+		"dedup {\nobserve\non_store_error pass\n}":             {counted}, // it claims nothing that could fail
+		"dedup github {\nverify {env.TEST_SECRET}\n}":          nil,
+		"dedup github {\nobserve\nverify {env.TEST_SECRET}\n}": {counted, unverified},
+		"dedup {\nmode api\nkey json /id\nverify hmac {\nsecret {env.TEST_SECRET}\nheader X-S\n}\n}":     {captured},
+		"dedup {\nmode webhook\nkey json /id\nverify hmac {\nsecret {env.TEST_SECRET}\nheader X-S\n}\n}": nil,
+		"dedup github shopify {\nverify github {env.TEST_SECRET}\nverify shopify {env.TEST_SECRET}\n}":   {equal},
+		"dedup github shopify {\nverify github {env.TEST_SECRET}\nverify shopify {env.TEST_OTHER}\n}":    nil,
+	} {
+		s := serveLogged(t, "WARN", "", lines, "respond done 201")
+		for _, message := range []string{captured, equal, counted, unverified, passed} {
+			if got := book.about(message); len(got) > 1 || (len(got) == 1) != slices.Contains(want, message) {
+				t.Errorf("%q: the start has logged %d times %q, want %q", lines, len(got), message, want)
+			}
 		}
 		s.stop()
 	}
