@@ -1,6 +1,7 @@
 package upstream
 
 import (
+	"errors"
 	"net/http/httptest"
 	"strings"
 	"testing"
@@ -131,6 +132,23 @@ func TestResponsesThatAreNotRead(t *testing.T) {
 		of.policy.ReleaseOn, of.response = releaseOn, c.response
 		if got := of.conclude(c.ended); got.End.SaysFailed != c.read {
 			t.Errorf("%s: read: %v", name, got.End.SaysFailed)
+		}
+	}
+}
+
+// The reason of an end is the error that ended it, also behind an error page, and else what the upstream or
+// the service says.
+func TestReasonOfAnEnd(t *testing.T) {
+	says := Verdict{Failed: true, Why: errors.New("the tool failed")}
+	for want, ended := range map[string]Ended{
+		"":                               {Status: 201},
+		"connection refused":             {Status: 502, Way: Way{Failed: err502}},
+		"it failed":                      {Status: 502, Err: errors.New("it failed"), Way: Way{Failed: err502}},
+		"the upstream answered with 503": {Status: 503, Way: Way{MaybeSent: true, Answered: true, Status: 503}},
+		"the tool failed":                {Status: 200, Way: Way{MaybeSent: true, Answered: true, Status: 200}, Verdict: says},
+	} {
+		if got := newRun("", 1<<30).conclude(ended).End.Reason; got != want {
+			t.Errorf("%+v: the reason is %q, want %q", ended, got, want)
 		}
 	}
 }
