@@ -107,6 +107,11 @@ func (s *scan) faults() (all []fault) {
 	return all
 }
 
+// sawAll reports whether each store was ready and could be read, as a store can that refuses writes.
+func (s *scan) sawAll() bool {
+	return len(s.Failed) == 0 && !slices.ContainsFunc(s.ready, func(store admin.Readiness) bool { return !store.Ready })
+}
+
 // fault is what is wrong with a store.
 type fault struct{ Title, Reason string }
 

@@ -149,6 +149,9 @@ func TestStoreRefusesWrites(t *testing.T) {
 	if got := textOf(a.has("", "title")[0]); !strings.HasPrefix(got, "The store refuses writes · ") {
 		t.Errorf("the title is %q", got)
 	}
+	if got := r.want(http.StatusOK, "q=two").words("said"); !strings.Contains(got, "Nothing found. It never arrived") {
+		t.Errorf("of an ID that it has not, it says %q", got)
+	}
 	r.store.Unused = true // by a configuration, so that no request asks it
 	if got := r.want(http.StatusOK, "").words("said"); got != "" {
 		t.Errorf("of a store out of use it says %q", got)

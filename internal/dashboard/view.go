@@ -103,7 +103,7 @@ func (p *Page) view(r *http.Request) *view {
 	}
 	v.show(s)
 	p.showDelivery(r, open, v)
-	if v.Q != "" && v.Key == "" && len(v.Rows) == 0 && v.Problem == "" && len(v.Faults) == 0 && len(s.Failed) == 0 {
+	if v.Q != "" && v.Key == "" && len(v.Rows) == 0 && v.Problem == "" && s.sawAll() {
 		v.Notice = "Nothing found. It never arrived, it arrived without this ID, it has expired, or it is of another namespace."
 		if v.Incomplete != "" {
 			v.Notice += " Execution IDs and digits of keys were only searched among the keys that were read."
