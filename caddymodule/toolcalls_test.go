@@ -254,7 +254,7 @@ func TestToolCallsOfContent(t *testing.T) {
 		"of one caller, in two sessions": {"", alice + "|" + a, alice + "|" + b, "", call, 1},
 		"of one session":                 {"", a, a, "", call, 1},
 		"of two sessions":                {"", a, b, "", call, 2},
-		"of nobody":                      {"", "X-User: alice", "X-User: alice", "", call, 2},
+		"unidentified":                   {"", "X-User: alice", "X-User: alice", "", call, 2},
 		"of a user":                      {byUser, "X-User: alice|" + a, "X-User: alice|" + b, "", call, 1},
 		"of a session without a user":    {byUser, a, a, "", call, 1},
 		"of two sessions without one":    {byUser, a, b, "", call, 2},

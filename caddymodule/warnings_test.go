@@ -50,7 +50,7 @@ func TestWarningsAboutCallers(t *testing.T) {
 		{"own scope", ownScope, "scope {http.request.host}", both, "any"},
 		{"own scope", ownScope, "scope {env.HOME} {http.request.orig_uri.path}", both, "any"},
 		{"own scope", ownScope, "scope {http.request.header.Authorisation}", both, "any"}, // misspelt, and so always empty
-		{"own scope", ownScope, "scope {http.auth.user.id}", both, "any"},                 // nobody authenticates
+		{"own scope", ownScope, "scope {http.auth.user.id}", both, "any"},                 // no handler authenticates
 		{"own scope", ownScope, "scope {http.request.host} {http.request.header.Authorization}", both, ""},
 		{"own scope", ownScope, "scope {http.request.cookie.session}", both, ""},
 		{"own scope", ownScope, "scope {http.dedup.json./user}", both, ""},

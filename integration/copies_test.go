@@ -57,7 +57,7 @@ func TestOtherReplicasCopiesAreGoneWithinTheBound(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			server := redistest.Start(t)
-			server.Do("ACL", "SETUSER", "default", "-publish") // no replica is told
+			server.Do("ACL", "SETUSER", "default", "-publish") // no replica hears of it
 			up := startUpstream(t, answers201)
 			p := start(t, conf{store: storeAt(server.Addr), site: copying(up)})
 			other := start(t, conf{store: storeAt(server.Addr), site: copying(up)})

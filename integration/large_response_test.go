@@ -61,8 +61,8 @@ func TestDownloadEndsWithItsLastReader(t *testing.T) {
 	}
 }
 
-// Who has begun to follow a response gets all of it, even if it turns out to be larger than is kept,
-// and its own client loses its network or hangs up. Who comes after that is told so.
+// A duplicate that follows a response gets all of it, even if it outgrows what is kept, and its run's
+// client loses its network or hangs up. A later duplicate is refused.
 func TestFollowersOfALargeResponseGetAllOfIt(t *testing.T) {
 	t.Parallel()
 	for name, begin := range map[string]func(t *testing.T, p *caddy){
@@ -101,7 +101,7 @@ func TestFollowersOfALargeResponseGetAllOfIt(t *testing.T) {
 			}
 			g.open()
 			all.Wait()
-			if name == "the client stays" { // whom nobody follows any more
+			if name == "the client stays" { // and no duplicate follows any more
 				wantProblem(t, p.post(t, "/", "k", "body"), 409, "response_not_kept")
 			}
 			up.wantRuns(t, "k", 1)

@@ -222,7 +222,7 @@ func TestMistakes(t *testing.T) {
 		"a port without its colon":     {[]string{"--to", ":1", "--from", "8080"}, []string{"--from", `"8080"`, ": :8080"}},
 		"an open block":                {[]string{"--to", ":1", "--dedup", "key parts p {\nheader A"}, []string{"--dedup", "not closed"}},
 		"a secret of webhooks":         {[]string{"--to", ":1", "--provider", "github", "--verify", "github=open-sesame"}, []string{"--verify", "secret 1 is not one placeholder"}},
-		"a secret of nobody":           {[]string{"--to", ":1", "--provider", "github", "--verify", "open-sesame"}, []string{"--verify: value 1", "github={env.GITHUB_SECRET}"}},
+		"a secret, no provider":        {[]string{"--to", ":1", "--provider", "github", "--verify", "open-sesame"}, []string{"--verify: value 1", "github={env.GITHUB_SECRET}"}},
 		"a secret of no provider":      {[]string{"--to", ":1", "--provider", "github", "--verify", "open-sesame=open-sesame"}, []string{"--verify", "argument 1 of verify"}},
 		"a secret in a line of verify": {[]string{"--to", ":1", "--provider", "github", "--dedup", "verify github {\nsecret open-sesame\n}"}, []string{"--dedup", "secret 1"}},
 		"a secret in a line":           {[]string{"--to", ":1", "--dedup", "store redis redis://u:open-sesame@h:286x"}, []string{"--dedup: redis store: the redis URL cannot be read"}},

@@ -597,7 +597,7 @@ func TestNotExecutedPassesAlongARow(t *testing.T) {
 		e.WriteHeader(http.StatusConflict)
 		end(e)
 		if told := client.Header().Get(httpfield.NotExecuted) != ""; told != (within != "") {
-			t.Errorf("a client that is %q is told: %v", within, told)
+			t.Errorf("a client that is %q gets the field: %v", within, told)
 		}
 	}
 }

@@ -21,7 +21,8 @@ type Recording struct {
 	// only when it is whole, and not if it is cut behind that byte: a client must not get a
 	// response that is not stored.
 	Declared int64
-	// Patience is how long the run's client may read nothing while others wait for it; 0 for no limit.
+	// Patience is how long the run's client may read nothing while others wait for it or
+	// the run has to end; 0 for no limit.
 	Patience time.Duration
 	// Allowance is the room in the budget that the bytes take.
 	Allowance *budget.Allowance
