@@ -577,6 +577,7 @@ redis {"url": "redis://a", "tls": {"ca": "-----BEGIN CERTIFICATE-----s3cret"}} =
 :80 {\ndedup /a, /b\n}                            => @x path /a /b
 :80 {\ndedup "/a /b" github\n}                    => @x path /a /b
 :80 {\nroute {\ndedup /a,/b,/c/* {\n}\n}\n}       => Testfile:3: dedup takes one path; for several, write @x path /a /b /c/*
+:80 {\ndedup /a, github\n}                       => @x path /a on a line
 :80 {\ndedup /a,b\n}                              => ok
 :80 {\ndedup "/git hooks"\n}                      => ok
 :80 {\n@a path /a\ndedup @a github {\nobserve\n}\n} => ok
