@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"unicode"
 
 	"github.com/KimMachineGun/automemlimit/memlimit"
 	"github.com/caddyserver/caddy/v2"
@@ -239,8 +240,13 @@ func (p *proxy) read(flags *pflag.FlagSet, data, caddyAdmin string) (text string
 		return "", err
 	}
 	for i, path := range p.protected { // another one would never match
-		if fields := strings.Fields(path); slices.ContainsFunc(fields[min(1, len(fields)):], isPath) {
-			return "", fmt.Errorf("--path: %q is several paths; use --path %s", p.hideURL(path), p.hideURL(strings.Join(fields, ",")))
+		parts := strings.FieldsFunc(path, func(c rune) bool { return c == ',' || unicode.IsSpace(c) })
+		if strings.HasSuffix(path, ",") || slices.ContainsFunc(parts[min(1, len(parts)):], isPath) {
+			hint := "use --path " + p.hideURL(strings.Join(parts, ","))
+			if path != p.paths[i] {
+				hint += ", or a variable for each"
+			}
+			return "", fmt.Errorf("--path: %q is several paths; %s", p.hideURL(path), hint)
 		}
 		if !isPath(path) || strings.ContainsAny(path, "?#") {
 			return "", fmt.Errorf("--path: %q is not a path; use one such as /orders, or /webhooks/* for all that start with /webhooks/", p.hideURL(p.paths[i]))

@@ -254,6 +254,10 @@ func TestMistakes(t *testing.T) {
 		"a key of encrypt":             {[]string{"--to", ":1", "--dedup", "encrypt open-sesame"}, []string{"--dedup", "encrypt", "global option"}},
 		"a path without its slash":     {[]string{"--to", ":1", "--path", "webhooks/*"}, []string{"--path", `"webhooks/*"`, "/webhooks/*"}},
 		"paths with a space":           {[]string{"--to", ":1", "--path", "/a /b"}, []string{"--path:", "use --path /a,/b"}},
+		"paths in quotes":              {[]string{"--to", ":1", "--path", `"/a,/b",/c`}, []string{`--path: "/a,/b" is several paths`, "use --path /a,/b"}},
+		"paths in a variable":          {[]string{"--to", ":1", "--path", "{env.TEST_PATHS}"}, []string{`--path: "/a,/b" is several paths`, "a variable for each"}},
+		"paths in one of two":          {[]string{"--to", ":1", "--path", "{env.TEST_PATHS},/c"}, []string{`--path: "/a,/b" is several paths`, "a variable for each"}},
+		"a path with a comma behind":   {[]string{"--to", ":1", "--path", "{env.TEST_PATH},/c"}, []string{`--path: "/a," is several paths`}},
 		"a path without a value":       {[]string{"--to", ":1", "--path", "/a/{env.TEST_NOT_SET}"}, []string{"--path: the variable TEST_NOT_SET"}},
 		"a port as the service":        {[]string{"--to", "3000"}, []string{"--to:", `"3000"`, "localhost:3000"}},
 		"a variable as the service":    {[]string{"--to", "{env.TEST_PORT}"}, []string{"--to:", "localhost:{env.TEST_PORT}"}},
@@ -294,6 +298,8 @@ func TestMistakes(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Setenv("TEST_PORT", "3000")
 			t.Setenv("TEST_URL", "http://u:open-sesame@h")
+			t.Setenv("TEST_PATHS", "/a,/b")
+			t.Setenv("TEST_PATH", "/a,")
 			w, err := writtenFor(t, c.args...)
 			if err == nil {
 				err = w.check(t)
