@@ -168,6 +168,22 @@ func TestCapturedRequestIsReplayed(t *testing.T) {
 	}
 }
 
+// Twitch's handshake is known by its body, which is signed, and has no key.
+func TestSignedHandshakeOfTwitch(t *testing.T) {
+	t.Setenv("TEST_SECRET", "secret")
+	address, runs := startUpstream(t, answers(200, "c"))
+	s := serve(t, "dedup twitch {", "verify {env.TEST_SECRET}", "}", "reverse_proxy "+address)
+	const body = `{"challenge":"c"}`
+	at := time.Now().UTC().Format(time.RFC3339)
+	for range 2 {
+		s.mustPost("", body, "Twitch-Eventsub-Message-Id", "m1", "Twitch-Eventsub-Message-Timestamp", at,
+			"Twitch-Eventsub-Message-Signature", "sha256="+signedWith("secret", "m1"+at+body))
+	}
+	if runs.Load() != 2 {
+		t.Errorf("%d of 2 handshakes reached the service", runs.Load())
+	}
+}
+
 // CONNECT has nothing that could be signed.
 func TestVerifyRefusesConnect(t *testing.T) {
 	t.Setenv("TEST_SECRET", "secret")

@@ -376,6 +376,7 @@ dedup github {\nmode webhook\nkey content\nverify github {env.A}\n} => 4: verify
 dedup github {\nverify github {env.A}\nverify hmac {\nheader X-S\nsecret {env.A}\n}\n} => 3: verify hmac is for the key lines
 dedup {\nverify hmac {\nheader X-S\nsecret {env.A}\n}\nverify hmac {\nheader X-S\nsecret {env.A}\n}\n} => 6: verify hmac is repeated
 dedup {\nverify hmac {\nheader X-S\nsecret {env.A}\n}\nforce X-Force\n} => 6: force: beside verify
+dedup {\nverify hmac {\nheader X-S\nsecret {env.A}\n}\nmethods POST\n} => 6: methods: beside verify
 dedup {\nverify hmac {env.A}\n}                   => verify hmac takes a block
 dedup {\nverify hmac {\nsecret {env.A}\n}\n}      => verify: header is missing; write the field that has the signature
 dedup {\nverify hmac {\nheader X-S s3cret\n}\n}   => 3: header takes one argument, the name of a header field; it has 2: [argument 1 argument 2]

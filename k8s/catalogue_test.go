@@ -4,6 +4,7 @@ import (
 	"flag"
 	"fmt"
 	"os"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -144,5 +145,22 @@ func TestAnnotationsOfThePage(t *testing.T) {
 	slices.Sort(shown)
 	if known == nil || !slices.Equal(shown, slices.Sorted(strings.SplitSeq(known[1], ", "))) {
 		t.Errorf("the page has %s; the policy knows %q", shown, known)
+	}
+}
+
+// Under a path for a prefix, a captured request runs again under another path.
+func TestExamplesVerifyExactPaths(t *testing.T) {
+	files, err := filepath.Glob("examples/*/*.yaml")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("%q: %v", files, err)
+	}
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if strings.Contains(string(text), "verify") && strings.Contains(string(text), "/*") {
+			t.Errorf("%s has verify and a path for a prefix", file)
+		}
 	}
 }

@@ -357,12 +357,12 @@ func TestBoundedWorkBeforeTheSignature(t *testing.T) {
 			}
 		}
 	}
-	pairs := strings.Repeat("a=1&", 1001)
 	v := senders["twilio"].verifier(t, "twilio")
-	r := senders["twilio"].request(func(r *sent) {})
-	r.body = pairs
-	if _, _, err := r.verify(t, start, v); err == nil || !strings.Contains(err.Error(), "1000 pairs") {
-		t.Errorf("1,001 pairs: %v", err)
+	for what, body := range map[string]string{"1,001 pairs": strings.Repeat("a=1&", 1000), "over 1 MiB": "a=" + strings.Repeat("x", 1<<20)} {
+		r := senders["twilio"].request(func(r *sent) { r.body = body })
+		if _, _, err := r.verify(t, start, v); err == nil || !strings.Contains(err.Error(), "1048576 bytes or 1000 pairs") {
+			t.Errorf("%s: %v", what, err)
+		}
 	}
 }
 

@@ -47,6 +47,9 @@ func TestOwnSchemes(t *testing.T) {
 		{signature.Scheme{Header: "X-Sig", TimeHeader: "X-Time", Unit: "ms", Signed: "{body}.{timestamp}"}, map[string]string{"X-Sig": sum(textBody, ".", stamp), "X-Time": stamp}, false},
 		{signature.Scheme{Header: "X-Sig", TimeHeader: "X-Time", Unit: "rfc3339", Signed: "{body}.{timestamp}"}, map[string]string{"X-Sig": sum(textBody, ".2026-11-26T12:05:00.5+00:00"), "X-Time": "2026-11-26T12:05:00.5+00:00"}, false}, // the default is 5m
 		{signature.Scheme{Header: "X-Sig", TimeHeader: "X-Time", Unit: "rfc3339", Signed: "{body}.{timestamp}"}, map[string]string{"X-Sig": sum(textBody, ".2026-11-26T14:05:00+02:00"), "X-Time": "2026-11-26T14:05:00+02:00"}, true},
+		{signature.Scheme{Header: "X-Sig", TimeHeader: "X-Time", Signed: "{timestamp}{body}"}, map[string]string{"X-Sig": sum(stamp, textBody), "X-Time": stamp}, true},
+		{signature.Scheme{Header: "X-Sig", TimeHeader: "X-Time", Unit: "ms", Signed: "{timestamp}{body}"}, map[string]string{"X-Sig": sum(stamp, "000", textBody), "X-Time": stamp + "000"}, true},
+		{signature.Scheme{Header: "X-Sig", TimeHeader: "X-Time", Signed: "{body}{timestamp}"}, map[string]string{"X-Sig": sum(textBody, stamp), "X-Time": stamp}, true},
 		{signature.Scheme{Header: "X-Sig", Signed: "{http.request.header.X-Id}.{body}"}, map[string]string{"X-Sig": sum("id.", textBody), "X-Id": "id"}, true},
 		{signature.Scheme{Header: "X-Sig", Signed: "{http.request.header.X-Id}.{body}"}, map[string]string{"X-Sig": sum("i.d.", textBody), "X-Id": "i.d"}, false},
 		{signature.Scheme{Header: "X-Sig", Signed: "{http.request.header.X-Id}::{body}"}, map[string]string{"X-Sig": sum("i:d::", textBody), "X-Id": "i:d"}, true},
