@@ -92,8 +92,8 @@ func (c *claimCall) setRound(ctx context.Context) (_ idempotency.Claimed, done b
 	err = try(ctx, func() error {
 		sent = newRequest(ctx, "set", c.name, value, "nx", "get", "px", toMillis(c.claim.Life()))
 		sent.value, sent.lease, sent.life = value, c.claim.Lease, c.claim.Life()
-		maybeApplied, err := c.store.send(ctx, c.name, sent)
-		if maybeApplied {
+		err := c.store.send(ctx, c.name, sent)
+		if mayBeApplied(err) {
 			c.inDoubt, repeated = attempt, true
 		}
 		return err
@@ -223,10 +223,9 @@ func (c *claimCall) runScript(ctx context.Context, attempt *idempotency.Record) 
 		sent.until, sent.deadlineArg = c.started.Add(s.executeTimeout), deadlineArg
 	}
 	err = try(ctx, func() (err error) {
-		var maybeApplied bool
-		answer, maybeApplied, err = s.runScript(ctx, claimScript, []string{c.name}, prepare, c.claim.Token, stored, revision[:],
+		answer, err = s.runScript(ctx, claimScript, []string{c.name}, prepare, c.claim.Token, stored, revision[:],
 			toMillis(c.claim.Lease), toMillis(c.claim.Life()), nil, channel, c.replaces(), repeated, keepResponse, minExpiry)
-		if maybeApplied {
+		if mayBeApplied(err) {
 			c.inDoubt = attempt
 		}
 		repeated = "1"

@@ -78,10 +78,9 @@ func (c *changeCall) run(ctx context.Context, current *found, changed *idempoten
 	prepare := func(sent *request) { sent.until, sent.deadlineArg = c.until, deadlineArg+len(c.keys)-1 }
 	expiry := changed.Expires.UnixMilli()
 	err = try(ctx, func() (err error) {
-		var maybeApplied bool
-		answer, maybeApplied, err = c.store.runScript(ctx, changeScript, c.keys, prepare, current.version, stored, changed.Token, revision[:],
+		answer, err = c.store.runScript(ctx, changeScript, c.keys, prepare, current.version, stored, changed.Token, revision[:],
 			expiry, nil, repeated, c.store.names.copies(), c.response, expiry+toMillis(responseMargin))
-		if maybeApplied {
+		if mayBeApplied(err) {
 			repeated = "1"
 		}
 		return err
@@ -137,9 +136,8 @@ func (s *Store) Forget(ctx context.Context, key idempotency.Key, pre idempotency
 		var answer reply
 		inDoubt := false
 		err = try(ctx, func() (err error) {
-			var maybeApplied bool
-			answer, maybeApplied, err = s.runScript(ctx, forgetScript, keys, nil, value, s.names.copies())
-			inDoubt = inDoubt || maybeApplied
+			answer, err = s.runScript(ctx, forgetScript, keys, nil, value, s.names.copies())
+			inDoubt = inDoubt || mayBeApplied(err)
 			return err
 		})
 		switch {

@@ -25,9 +25,6 @@ type request struct {
 	until       time.Time
 	deadlineArg int
 
-	// maybeApplied reports whether the server may have executed the command without a reply, or
-	// may still execute it.
-	maybeApplied bool
 	// now is the server's time, in ms, from the same flush; 0 if the flush did not ask for it.
 	now int64
 	// replicas is how many replicas have acknowledged the command, -1 if that is unknown.
@@ -113,15 +110,6 @@ func (c *request) abandon(now time.Time) {
 	if c.state.CompareAndSwap(queued, abandonedUnsent) || c.state.CompareAndSwap(inFlush, abandonedSent) {
 		c.done <- struct{}{}
 	}
-}
-
-// result returns the result of [pipe.send] for a command that was replied or abandoned after it was
-// sent.
-func (c *request) result() (maybeApplied bool, err error) {
-	if c.state.Load() == abandonedSent {
-		return true, errAbandoned
-	}
-	return c.maybeApplied, c.Err()
 }
 
 // errAbandoned is the error if a caller times out after its command was sent.

@@ -5,8 +5,6 @@ import (
 	_ "embed"     // for the scripts
 	"encoding/hex"
 	"fmt"
-
-	goredis "github.com/redis/go-redis/v9"
 )
 
 var (
@@ -65,11 +63,13 @@ type reply struct {
 	word string
 	now  int64
 	rest []any
+	// replicas is [request.replicas].
+	replicas int64
 }
 
 // readReply reads the reply of a script.
-func readReply(key string, command *goredis.Cmd) (reply, error) {
-	value, err := command.Result()
+func readReply(key string, sent *request) (reply, error) {
+	value, err := sent.Result()
 	if err != nil {
 		return reply{}, readError(key, err)
 	}
@@ -80,6 +80,7 @@ func readReply(key string, command *goredis.Cmd) (reply, error) {
 	if answer.word == replyForeign {
 		return reply{}, unreadable(key, "%w", errNotOurs)
 	}
+	answer.replicas = sent.replicas
 	return answer, nil
 }
 

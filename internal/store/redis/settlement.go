@@ -32,7 +32,7 @@ func (s *Store) Renew(ctx context.Context, c idempotency.Claim) error {
 	var answer reply
 	run := func(by *script) error {
 		return try(ctx, func() (err error) {
-			answer, _, err = s.runScript(ctx, by, keys, nil, c.Token, toMillis(c.Lease), toMillis(c.Life()), c.PrevToken, revision[:])
+			answer, err = s.runScript(ctx, by, keys, nil, c.Token, toMillis(c.Lease), toMillis(c.Life()), c.PrevToken, revision[:])
 			return err
 		})
 	}
@@ -73,10 +73,9 @@ func (s *Store) Settle(ctx context.Context, key idempotency.Key, claimed *idempo
 	answers := func() int64 { return s.pipes.to(target{node: node}).answers.Load() }
 	before := answers()
 	var answer reply
-	var replicas int64
 	settled := false
 	if call.body != nil && !call.written {
-		answer, replicas, settled, err = call.runWithBody(ctx, to)
+		answer, settled, err = call.runWithBody(ctx, to)
 		if err != nil && !settled {
 			return s.fail("settle", s.bodies.countFailure(claimed.Token, len(call.body), before, answers(), err))
 		}
@@ -84,7 +83,7 @@ func (s *Store) Settle(ctx context.Context, key idempotency.Key, claimed *idempo
 		defer cancel()
 	}
 	if !settled {
-		answer, replicas, err = call.tryScript(step, to)
+		answer, err = call.tryScript(step, to)
 	}
 	switch {
 	case call.body == nil:
@@ -103,10 +102,10 @@ func (s *Store) Settle(ctx context.Context, key idempotency.Key, claimed *idempo
 		return err
 	}
 	if answer.word == replySettled {
-		replicas = -1 // an earlier attempt has settled it, over another connection
+		answer.replicas = -1 // an earlier attempt has settled it, over another connection
 	}
 	if replicated {
-		s.checkReplicated(step, to, replicas, key, claimed)
+		s.checkReplicated(step, to, answer.replicas, key, claimed)
 	}
 	return nil
 }
@@ -264,44 +263,39 @@ func appendKept(value []byte, key idempotency.Key, token string, r *idempotency.
 func (c *settleCall) prepare(sent *request) { sent.value, sent.life = c.value, c.life }
 
 // tryScript is runScript with retries.
-func (c *settleCall) tryScript(ctx context.Context, to target) (answer reply, replicas int64, err error) {
+func (c *settleCall) tryScript(ctx context.Context, to target) (answer reply, err error) {
 	attempts := 0
 	err = try(ctx, func() (err error) {
 		attempts++
-		answer, replicas, err = c.runScript(ctx, to)
+		answer, err = c.runScript(ctx, to)
 		return err
 	})
 	if err == nil && attempts == 1 {
 		reuse(c.value)
 	}
-	return answer, replicas, err
+	return answer, err
 }
 
-// runScript makes one attempt to settle. It returns how many replicas have acknowledged it, -1 if that is
-// unknown.
-func (c *settleCall) runScript(ctx context.Context, to target) (answer reply, replicas int64, err error) {
+// runScript makes one attempt to settle.
+func (c *settleCall) runScript(ctx context.Context, to target) (reply, error) {
 	if c.claimed != nil {
 		sent := newRequest(ctx, "set", c.keys[0], c.value, "ifeq", c.claimed, "px", toMillis(c.life))
 		c.claimed = nil // Only the first attempt uses IFEQ. The script can tell whether it has settled the run.
 		c.prepare(sent)
-		if _, err := c.store.pipes.to(to).send(ctx, sent); err == nil || !answered(err) {
-			return reply{word: replyOK}, sent.replicas, err
+		if err := c.store.pipes.to(to).send(ctx, sent); err == nil || !answered(err) {
+			return reply{word: replyOK, replicas: sent.replicas}, err
 		}
 		// The value is another one, because the lease was renewed or others wait for the run, or the
 		// server refuses the command.
 	}
-	answer, sent, _, err := c.store.runScriptAt(ctx, to, settleScript, c.keys, c.prepare, c.args...)
-	if err != nil {
-		return reply{}, 0, err
-	}
-	return answer, sent.replicas, nil
+	return c.store.runScriptAt(ctx, to, settleScript, c.keys, c.prepare, c.args...)
 }
 
 // runWithBody writes a large body beside the record, and runs the script in the same flush; the script
 // renames or removes the body. settled is false if only the body is written: then the script must still
 // be sent, by its text, to another node, or in a flush that waits for replicas. Otherwise
 // an error is that of the script.
-func (c *settleCall) runWithBody(ctx context.Context, to target) (answer reply, replicas int64, settled bool, err error) {
+func (c *settleCall) runWithBody(ctx context.Context, to target) (answer reply, settled bool, err error) {
 	s := c.store
 	c.expiry = time.Now().Add(unsettledLife)
 	defer func() {
@@ -312,7 +306,7 @@ func (c *settleCall) runWithBody(ctx context.Context, to target) (answer reply, 
 	if to.waits {
 		// A separate flush would occupy a connection while it waits. The script has a later
 		// offset in the replication stream, so its WAIT covers the body as well.
-		return reply{}, 0, false, s.setBody(ctx, redirect{}, c.keys[2], c.body)
+		return reply{}, false, s.setBody(ctx, redirect{}, c.keys[2], c.body)
 	}
 	n := s.bodies.node(to.node.Options().Addr)
 	settle, err := moveBody(ctx, s, n, n.writes, len(c.body), func() (*request, error) {
@@ -329,12 +323,12 @@ func (c *settleCall) runWithBody(ctx context.Context, to target) (answer reply, 
 	next := s.redirected(err)
 	switch {
 	case next.to != nil:
-		return reply{}, 0, false, s.setBody(ctx, next, c.keys[2], c.body)
+		return reply{}, false, s.setBody(ctx, next, c.keys[2], c.body)
 	case err != nil:
-		return reply{}, 0, false, err
+		return reply{}, false, err
 	case hasCode(settle.Err(), "NOSCRIPT"), hasCode(settle.Err(), "TRYAGAIN"), s.isRedirect(settle.Err()), connectionFailed(settle.Err()):
-		return reply{}, 0, false, nil // only the script is sent again
+		return reply{}, false, nil // only the script is sent again
 	}
-	answer, err = readReply(c.keys[0], &settle.Cmd) // an error has removed the body
-	return answer, settle.replicas, true, err
+	answer, err = readReply(c.keys[0], settle) // an error has removed the body
+	return answer, true, err
 }
