@@ -21,9 +21,6 @@ const (
 	responseMargin = time.Second
 )
 
-// errNoResponse is the error if a script does not find the body that was written before it ran.
-var errNoResponse = errors.New("the response, written a moment ago, is missing: the server evicts keys, or hung")
-
 // Renew implements [idempotency.Store].
 func (s *Store) Renew(ctx context.Context, c idempotency.Claim) error {
 	ctx, cancel := s.withTimeout(ctx)
@@ -42,10 +39,10 @@ func (s *Store) Renew(ctx context.Context, c idempotency.Claim) error {
 			err = again
 		}
 	}
-	if err != nil {
-		return s.fail("renew", err)
+	if err == nil {
+		err = answer.err(keys[0])
 	}
-	return answer.owned(keys[0])
+	return s.fail("renew", err)
 }
 
 // Settle implements [idempotency.Store]. It takes one round trip, and a second one for a large response
@@ -92,14 +89,11 @@ func (s *Store) Settle(ctx context.Context, key idempotency.Key, claimed *idempo
 	default:
 		s.bodies.forget(claimed.Token)
 	}
-	if err == nil && answer.word == replyNoResponse {
-		err = errNoResponse
+	if err == nil {
+		err = answer.err(call.keys[0])
 	}
 	if err != nil {
 		return s.fail("settle", err)
-	}
-	if err := answer.owned(call.keys[0]); err != nil {
-		return err
 	}
 	if answer.word == replySettled {
 		answer.replicas = -1 // an earlier attempt has settled it, over another connection
@@ -108,20 +102,6 @@ func (s *Store) Settle(ctx context.Context, key idempotency.Key, claimed *idempo
 		s.checkReplicated(step, to, answer.replicas, key, claimed)
 	}
 	return nil
-}
-
-// owned returns an error if the reply to a renewal or a settlement says that the claim is lost.
-func (r reply) owned(key string) error {
-	switch r.word {
-	case replyOK, replySettled:
-		return nil
-	case replyFenced:
-		return idempotency.ErrFenced
-	case replyAbsent:
-		return idempotency.ErrGone
-	default:
-		return r.unexpected(key)
-	}
 }
 
 // settleCall is one call of Settle.
