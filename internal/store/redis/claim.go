@@ -29,9 +29,6 @@ type claimCall struct {
 	// wasOverdue reports whether the server has refused the claim once because its deadline
 	// had passed.
 	wasOverdue bool
-	// listens reports whether the call need not wait for the inbox: either the inbox was open
-	// before the first round, or the call has waited for it.
-	listens bool
 	// incomplete is the revision of a complete record whose response was not found.
 	incomplete string
 }
@@ -64,7 +61,6 @@ func (s *Store) newClaimCall(c idempotency.Claim) *claimCall {
 
 func (c *claimCall) run(ctx context.Context) (idempotency.Claimed, error) {
 	c.store.inbox.openIfSubscribed()
-	c.listens = c.claim.Waits && c.store.inbox.open()
 	for ctx.Err() == nil {
 		round := c.scriptRound
 		if c.bySet {
@@ -284,12 +280,6 @@ func (c *claimCall) decide(ctx context.Context, f *found, registered bool) (_ id
 	case idempotency.WaitForRun:
 		if c.claim.Waits && !registered && f.record.State == idempotency.InFlight {
 			return idempotency.Claimed{}, false, nil // the script registers this process
-		}
-		// If the run ended before the inbox was open, its message is lost.
-		if c.claim.Waits && !c.listens {
-			c.listens = true
-			c.store.inbox.await(ctx)
-			return idempotency.Claimed{}, false, nil
 		}
 		return claimed, true, nil
 	case idempotency.ReplayKept:
