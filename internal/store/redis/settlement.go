@@ -222,21 +222,17 @@ func responseSizeHint(s idempotency.Settlement) int {
 	return head + len(s.Response.Body)
 }
 
-// appendKept appends the response of a complete record to its value. Of a large response it appends
-// only the head; it returns the body, not copied, to be written beside the record.
+// appendKept appends the response of a complete record to its value. Of a response with a large body it
+// appends only the head; it returns the body, not copied, to be written beside the record.
 func appendKept(value []byte, key idempotency.Key, token string, r *idempotency.Response) (_, body []byte) {
 	at := len(value)
 	if len(r.Body) <= smallResponse {
 		value = idempotency.AppendResponse(append(value, responseInside), key, token, r)
-		if len(value)-at <= 1+smallResponse {
+		if len(value)-at <= 1+smallResponse || len(r.Body) == 0 {
 			return value, nil
 		}
 	}
-	value = idempotency.AppendResponseHead(append(value[:at], responseBeside), key, token, r)
-	if r.Body == nil {
-		return value, []byte{}
-	}
-	return value, r.Body
+	return idempotency.AppendResponseHead(append(value[:at], responseBeside), key, token, r), r.Body
 }
 
 // prepare gives a request that runs the script its value.
