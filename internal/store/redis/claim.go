@@ -192,10 +192,6 @@ func (c *claimCall) record() *idempotency.Record {
 	return c.claim.Record(c.previous.record, processTime())
 }
 
-// deadlineArg is the index of the deadline in the commands that run claim.lua and, with one key, change.lua: the
-// sixth argument, after the command's name, the hash, the number of keys and the key.
-const deadlineArg = 4 + 5
-
 // runScript runs claim.lua, with one retry.
 func (c *claimCall) runScript(ctx context.Context, attempt *idempotency.Record) (answer reply, err error) {
 	s := c.store
@@ -215,12 +211,10 @@ func (c *claimCall) runScript(ctx context.Context, attempt *idempotency.Record) 
 	if attempt.Previous != nil {
 		keepResponse, minExpiry = "1", attempt.Previous.Expires.UnixMilli()
 	}
-	prepare := func(sent *request) {
-		sent.until, sent.deadlineArg = c.started.Add(s.executeTimeout), deadlineArg
-	}
+	until := c.started.Add(s.executeTimeout)
 	err = try(ctx, func() (err error) {
-		answer, err = s.runScript(ctx, claimScript, []string{c.name}, prepare, c.claim.Token, stored, revision[:],
-			toMillis(c.claim.Lease), toMillis(c.claim.Life()), nil, channel, c.replaces(), repeated, keepResponse, minExpiry)
+		answer, err = s.runScript(ctx, claimScript, []string{c.name}, c.claim.Token, stored, revision[:],
+			toMillis(c.claim.Lease), toMillis(c.claim.Life()), until, channel, c.replaces(), repeated, keepResponse, minExpiry)
 		if mayBeApplied(err) {
 			c.inDoubt = attempt
 		}

@@ -30,7 +30,7 @@ func (s *Store) lookUp(ctx context.Context, key idempotency.Key) (_ *found, valu
 	name := s.names.record(key)
 	var answer reply
 	err = try(ctx, func() (err error) {
-		answer, err = s.runScript(ctx, lookupScript, []string{name}, nil)
+		answer, err = s.runScript(ctx, lookupScript, []string{name})
 		return err
 	})
 	if err != nil {

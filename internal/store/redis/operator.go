@@ -35,7 +35,6 @@ func (s *Store) Change(ctx context.Context, key idempotency.Key, c idempotency.C
 	ctx, cancel := s.withTimeout(ctx)
 	defer cancel()
 	until := time.Now().Add(s.executeTimeout)
-	prepare := func(sent *request) { sent.until, sent.deadlineArg = until, deadlineArg+len(keys)-1 }
 	for ctx.Err() == nil {
 		current, changed, err := s.lookUpChange(ctx, key, c)
 		if err != nil {
@@ -48,8 +47,8 @@ func (s *Store) Change(ctx context.Context, key idempotency.Key, c idempotency.C
 		var answer reply
 		expiry, revision, repeated := changed.Expires.UnixMilli(), newRevision(), ""
 		err = try(ctx, func() (err error) {
-			answer, err = s.runScript(ctx, changeScript, keys, prepare, current.version, stored, changed.Token, revision[:],
-				expiry, nil, repeated, s.names.copies(), response, expiry+toMillis(responseMargin))
+			answer, err = s.runScript(ctx, changeScript, keys, current.version, stored, changed.Token, revision[:],
+				expiry, until, repeated, s.names.copies(), response, expiry+toMillis(responseMargin))
 			if mayBeApplied(err) {
 				repeated = "1"
 			}
@@ -101,7 +100,7 @@ func (s *Store) Forget(ctx context.Context, key idempotency.Key, pre idempotency
 		var answer reply
 		inDoubt := false
 		err = try(ctx, func() (err error) {
-			answer, err = s.runScript(ctx, forgetScript, keys, nil, value, s.names.copies())
+			answer, err = s.runScript(ctx, forgetScript, keys, value, s.names.copies())
 			inDoubt = inDoubt || mayBeApplied(err)
 			return err
 		})

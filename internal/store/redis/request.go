@@ -20,8 +20,8 @@ type request struct {
 	// the end of the lease, unless lease is 0.
 	value       []byte
 	lease, life time.Duration
-	// until is the time after which the server refuses the command. setTimes writes it, by the
-	// clock of the server, into the argument with index deadlineArg; 0 for no deadline.
+	// until is the time after which the server refuses the command. setTimes replaces the argument
+	// with index deadlineArg, 0 for none, by that time of the server's clock.
 	until       time.Time
 	deadlineArg int
 
@@ -52,7 +52,8 @@ func newRequest(ctx context.Context, args ...any) *request {
 	return c
 }
 
-// newScriptRequest returns a command that runs a script by its hash, or by its text.
+// newScriptRequest returns a command that runs a script by its hash, or by its text. An argument that is a
+// time is its deadline.
 func newScriptRequest(ctx context.Context, script *script, byText bool, keys []string, args ...any) *request {
 	const firstKey = 3
 	all := make([]any, firstKey, firstKey+len(keys)+len(args))
@@ -65,6 +66,11 @@ func newScriptRequest(ctx context.Context, script *script, byText bool, keys []s
 	}
 	c := newRequest(ctx, append(all, args...)...)
 	c.SetFirstKeyPos(firstKey)
+	for i, arg := range args {
+		if until, ok := arg.(time.Time); ok {
+			c.until, c.deadlineArg = until, firstKey+len(keys)+i
+		}
+	}
 	return c
 }
 

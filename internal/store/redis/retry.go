@@ -91,18 +91,18 @@ func (s *Store) send(ctx context.Context, name string, c *request) error {
 	return s.pipes.to(target{node: node}).send(ctx, c)
 }
 
-// runScript runs a script on a record, without a retry. It calls prepare, unless that is nil, with each
-// command before it sends the command.
-func (s *Store) runScript(ctx context.Context, script *script, keys []string, prepare func(*request), args ...any) (reply, error) {
+// runScript runs a script on a record, without a retry.
+func (s *Store) runScript(ctx context.Context, script *script, keys []string, args ...any) (reply, error) {
 	node, err := s.nodeOf(ctx, keys[0])
 	if err != nil {
 		return reply{}, err
 	}
-	return s.runScriptAt(ctx, target{node: node}, script, keys, prepare, args...)
+	return s.runScriptAt(ctx, target{node: node}, script, keys, nil, args...)
 }
 
 // runScriptAt runs a script by its hash, and by its text if the server does not know the hash. It
-// follows redirects of a cluster.
+// follows redirects of a cluster. It calls prepare, unless that is nil, with each command before it sends
+// the command.
 func (s *Store) runScriptAt(ctx context.Context, to target, script *script, keys []string, prepare func(*request), args ...any) (reply, error) {
 	p := s.pipes.to(to)
 	var sent *request

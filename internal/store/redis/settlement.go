@@ -29,7 +29,7 @@ func (s *Store) Renew(ctx context.Context, c idempotency.Claim) error {
 	var answer reply
 	run := func(by *script) error {
 		return try(ctx, func() (err error) {
-			answer, err = s.runScript(ctx, by, keys, nil, c.Token, toMillis(c.Lease), toMillis(c.Life()), c.PrevToken, revision[:])
+			answer, err = s.runScript(ctx, by, keys, c.Token, toMillis(c.Lease), toMillis(c.Life()), c.PrevToken, revision[:])
 			return err
 		})
 	}
