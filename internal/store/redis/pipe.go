@@ -362,7 +362,7 @@ func (p *pipe) flush(ctx context.Context, batch ...*request) {
 		}
 	}
 	if demoted {
-		p.pipes.dialer.closeAll() // the address may lead to the new master
+		p.pipes.dialer.closeOpen(func(*conn) bool { return true }) // the address may lead to the new master
 	}
 	p.measure(time.Since(sent))
 }

@@ -130,14 +130,8 @@ func (e *unsentError) Unwrap() error { return e.err }
 // mayBeApplied reports whether the server may have executed a command that failed with err, or may
 // still execute it.
 func mayBeApplied(err error) bool {
-	if isPlain(err) {
-		return false
-	}
-	var dial *dialError
-	var unsent *unsentError
-	var unreadable *idempotency.UnreadableError
 	switch {
-	case answered(err), errors.As(err, &dial), errors.As(err, &unsent), errors.As(err, &unreadable):
+	case isPlain(err), answered(err), errors.As(err, new(*dialError)), errors.As(err, new(*unsentError)), errors.As(err, new(*idempotency.UnreadableError)):
 		return false
 	case errors.Is(err, goredis.ErrPoolTimeout), errors.Is(err, goredis.ErrPoolExhausted), errors.Is(err, goredis.ErrClosed):
 		return false

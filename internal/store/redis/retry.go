@@ -54,7 +54,7 @@ func mayRetry(err error, n int) bool {
 	}
 	isDial := errors.As(err, new(*dialError))
 	demoted := !isDial && (errors.Is(err, errReplica) || hasCode(err, "READONLY"))
-	closed := isClosed(err) || errors.Is(err, net.ErrClosed) // by the server, or by closeAll
+	closed := isClosed(err) || errors.Is(err, net.ErrClosed) // by the server, or by closeOpen
 	return n == 0 && (demoted || connectionFailed(err)) || n < poolSize && !isDial && closed
 }
 
