@@ -51,13 +51,9 @@ func (n names) inbox(id string) string { return n.prefix + "inbox:" + id }
 // copies returns the name of the channel for keys whose kept responses were removed or replaced.
 func (n names) copies() string { return n.prefix + "copies" }
 
-// records returns the SCAN pattern that matches all records, and no responses.
-func (n names) records() string { return n.prefix + "{*}" }
-
-// recordsWithPrefix returns the SCAN pattern that matches the records whose keys have this prefix.
-func (n names) recordsWithPrefix(b idempotency.KeyPrefix) string {
-	return n.prefix + "{" + b.String() + "*}"
-}
+// records returns the SCAN pattern that matches the records whose keys, in hex, have this prefix, and no
+// responses.
+func (n names) records(prefix string) string { return n.prefix + "{" + prefix + "*}" }
 
 // keyIn returns the key of the record with this name. ok is false for other names that match the
 // patterns.
