@@ -105,14 +105,14 @@ func decideInFlight(run *idempotency.Record, live any, c idempotency.Claim) Deci
 
 // decideEnded returns what a request does when the run has ended. Nil means that it must ask the
 // store.
-func (v view) decideEnded(m *member, c idempotency.Claim) Decision {
-	found, waited := v.found, v.record != nil && m.part != joinedAfterEnd
+func (s situation) decideEnded(m *member, c idempotency.Claim) Decision {
+	found, waited := s.found, s.record != nil && m.part != joinedAfterEnd
 	hasResponse := found.Response != nil || found.Record != nil && found.Record.LargeBody > 0
 	verdict := idempotency.Decide(found.Record, c, found.Now)
 	switch {
-	case v.err != nil && verdict == idempotency.Proceed: // includes no record
-		return refusalFor(v.err)
-	case v.joinedBeforeEnd(m) && hasResponse && found.Record.Token == v.record.Token && c.SameRequest(v.record):
+	case s.err != nil && verdict == idempotency.Proceed: // includes no record
+		return refusalFor(s.err)
+	case s.joinedBeforeEnd(m) && hasResponse && found.Record.Token == s.record.Token && c.SameRequest(s.record):
 		return Replay{Record: found.Record, Response: found.Response, Waited: true, Differs: c.Differs(found.Record)}
 	case found.Response != nil && found.Record.State == idempotency.InFlight:
 		// This record was read before the run ended. For requests that did not wait, the
@@ -123,7 +123,7 @@ func (v view) decideEnded(m *member, c idempotency.Claim) Decision {
 	case idempotency.ReplayKept:
 		// The store returns a response only to a claim that may replay it. If it refused the
 		// first request, the flight has no response for the others.
-		if hasResponse || v.record != nil {
+		if hasResponse || s.record != nil {
 			return Replay{Record: found.Record, Response: found.Response, Waited: waited, Differs: c.Differs(found.Record)}
 		}
 	case idempotency.RefuseReused:
@@ -131,7 +131,7 @@ func (v view) decideEnded(m *member, c idempotency.Claim) Decision {
 	case idempotency.RefuseUnreadable:
 		// The store decides if it can: the encryption keys may have changed since this
 		// request took its fingerprints.
-		if v.state != closed || v.err != nil {
+		if s.state != closed || s.err != nil {
 			return refuseUnreadable(found.Record, c)
 		}
 	case idempotency.RefuseHeld:
@@ -152,8 +152,8 @@ func (v view) decideEnded(m *member, c idempotency.Claim) Decision {
 // Only then does it get a response that released the key: a retry after such a response
 // has to run. A run on another replica was certainly in flight if a poll found it so that
 // started after the request had joined.
-func (v view) joinedBeforeEnd(m *member) bool {
-	return v.record != nil && m.part != joinedAfterEnd && m.part != joinedWhileStoring && (!v.watched || v.lastPollInFlight > m.pollSeq)
+func (s situation) joinedBeforeEnd(m *member) bool {
+	return s.record != nil && m.part != joinedAfterEnd && m.part != joinedWhileStoring && (!s.watched || s.lastPollInFlight > m.pollSeq)
 }
 
 // newRefusal returns a refusal because of the run that wrote this record.

@@ -24,38 +24,44 @@ type flights struct {
 // flight is the requests of one key that a process handles at the same time, and what it knows about
 // the key. The name is that of golang.org/x/sync/singleflight.
 type flight struct {
-	all   *flights
-	key   idempotency.Key
-	state flightState
-	// record is that of the run in flight, of this process or of another replica; nil if there is
-	// none to wait for.
-	record *idempotency.Record
+	all *flights
+	key idempotency.Key
+	situation
 	// run is the run in flight if it is of this process, else nil.
 	run *Run
-	// live is the response that the run is streaming, for duplicates to follow; nil for none.
-	live any
 	// storing reports whether the run of this process has ended, and is trying to store its
 	// settlement for the first time. The state is still running.
 	storing bool
-	// found and err are the result: found is what the store would reply, or err is why it did
-	// not. If found has no record, the requests must ask the store again. With both, err is for
-	// the requests that would run: no more runs may start.
-	found idempotency.Claimed
-	err   error
 
 	// members counts the requests that have joined and not left, waiting those of them that
 	// wait for the run.
 	members, waiting int
 	// changed is closed when the state changes; nil while no request waits for that.
 	changed chan struct{}
-	// watched reports whether the run is on another replica. woken gets hints to poll the store:
-	// the run may have ended, or requests have started to wait since the last poll. A hint may
-	// come before the reply to the claim.
-	watched bool
-	woken   chan struct{}
+	// woken gets hints to poll the store: the run may have ended, or requests have started to wait
+	// since the last poll. A hint may come before the reply to the claim.
+	woken chan struct{}
 	// pollSeq counts the polls of the store that have started, including the first request's claim.
-	// lastPollInFlight is the number of the last one that found the watched run in flight.
-	pollSeq, lastPollInFlight int
+	pollSeq int
+}
+
+// situation is what decides for the requests of a flight.
+type situation struct {
+	state flightState
+	// record is that of the run in flight, of this process or of another replica; nil if there is
+	// none to wait for.
+	record *idempotency.Record
+	// live is the response that the run is streaming, for duplicates to follow; nil for none.
+	live any
+	// found and err are the result: found is what the store would reply, or err is why it did
+	// not. If found has no record, the requests must ask the store again. With both, err is for
+	// the requests that would run: no more runs may start.
+	found idempotency.Claimed
+	err   error
+	// watched reports whether the run is on another replica. lastPollInFlight is the number of the
+	// last poll that found it in flight.
+	watched          bool
+	lastPollInFlight int
 }
 
 // flightState is the state of a flight.
@@ -242,25 +248,14 @@ func (f *flight) notifyLocked() {
 	}
 }
 
-// view is a copy of the fields of a flight that decide for its members.
-type view struct {
-	state            flightState
-	record           *idempotency.Record
-	live             any
-	found            idempotency.Claimed
-	err              error
-	watched          bool
-	lastPollInFlight int
-}
-
-// view returns a view of the flight, and a channel that is closed when the flight changes.
-func (f *flight) view() (view, <-chan struct{}) {
+// view returns the situation of the flight, and a channel that is closed when it changes.
+func (f *flight) view() (situation, <-chan struct{}) {
 	f.all.mu.Lock()
 	defer f.all.mu.Unlock()
 	if f.changed == nil && f.state != closed {
 		f.changed = make(chan struct{})
 	}
-	return view{f.state, f.record, f.live, f.found, f.err, f.watched, f.lastPollInFlight}, f.changed
+	return f.situation, f.changed
 }
 
 // waitLimit limits how long a request waits for runs. It starts the timer when it is first needed:
@@ -322,27 +317,27 @@ func (e *Engine) follow(ctx context.Context, m *member, c idempotency.Claim, lim
 
 // decide returns what a request does. Nil means that it must wait or, if the flight is closed, ask
 // the store.
-func (v view) decide(m *member, c idempotency.Claim) Decision {
-	switch v.state {
+func (s situation) decide(m *member, c idempotency.Claim) Decision {
+	switch s.state {
 	case asking:
 		return nil
 	case running:
-		live := v.live
+		live := s.live
 		if m.part == joinedWhileStoring {
 			live = nil // if its status releases the key, this request must run
 		}
-		return decideInFlight(v.record, live, c)
+		return decideInFlight(s.record, live, c)
 	case unstored, closed:
-		return v.decideEnded(m, c)
+		return s.decideEnded(m, c)
 	default:
-		panic(fmt.Sprintf("engine: a flight in the state %d", v.state))
+		panic(fmt.Sprintf("engine: a flight in the state %d", s.state))
 	}
 }
 
 // runRecord returns the record of the run that a request would wait for.
-func (v view) runRecord() *idempotency.Record {
-	if v.state == running {
-		return v.record
+func (s situation) runRecord() *idempotency.Record {
+	if s.state == running {
+		return s.record
 	}
-	return v.found.Record
+	return s.found.Record
 }

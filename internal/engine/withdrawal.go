@@ -110,6 +110,7 @@ func (ws *withdrawals) round(round []*withdrawal) (failed *withdrawal) {
 	group, ctx := errgroup.WithContext(ws.engine.ctx)
 	group.SetLimit(maxConcurrentWithdrawals)
 	var once sync.Once
+	var why error
 	for _, w := range round {
 		if ctx.Err() != nil {
 			break
@@ -117,20 +118,17 @@ func (ws *withdrawals) round(round []*withdrawal) (failed *withdrawal) {
 		group.Go(func() error {
 			err := ws.try(w)
 			if err != nil {
-				once.Do(func() {
-					if failed = w; time.Since(ws.warned) < withdrawLogInterval {
-						return
-					}
-					ws.warned = time.Now()
-					ws.engine.log.Warn("a claim in doubt could not be withdrawn yet",
-						ws.engine.keyFields(w.claim.Key, w.claim.Origin, w.claim.SealedBy),
-						zap.Int("in_doubt", len(round)), zap.Error(err))
-				})
+				once.Do(func() { failed, why = w, err })
 			}
 			return err
 		})
 	}
-	_ = group.Wait() // the first error is logged
+	if group.Wait() != nil && time.Since(ws.warned) >= withdrawLogInterval {
+		ws.warned = time.Now()
+		ws.engine.log.Warn("a claim in doubt could not be withdrawn yet",
+			ws.engine.keyFields(failed.claim.Key, failed.claim.Origin, failed.claim.SealedBy),
+			zap.Int("in_doubt", len(round)), zap.Error(why))
+	}
 	return failed
 }
 

@@ -20,6 +20,13 @@ type lockedKey struct {
 	db    *database
 	key   idempotency.Key
 	claim *claim // in flight; nil for none
+
+	// read sets these: the time, the key's record, and its value in the database, perhaps without the
+	// bytes of its response; nil for none. An expired record counts as none.
+	now    time.Time
+	record *idempotency.Record
+	stored *value
+
 	// lockTransferred reports whether a write has taken over the lock, and will unlock the key.
 	lockTransferred bool
 }
@@ -37,6 +44,19 @@ func (s *Store) lockKey(ctx context.Context, key idempotency.Key) (*lockedKey, e
 	return &lockedKey{Store: s, db: db, key: key, claim: c}, nil
 }
 
+// openKey locks a key and reads it.
+func (s *Store) openKey(ctx context.Context, key idempotency.Key) (*lockedKey, error) {
+	k, err := s.lockKey(ctx, key)
+	if err != nil {
+		return nil, err
+	}
+	if err := k.read(ctx); err != nil {
+		k.leave()
+		return nil, err
+	}
+	return k, nil
+}
+
 func (k *lockedKey) leave() {
 	if !k.lockTransferred {
 		k.keys.unlock(k.key, k.claim)
@@ -44,32 +64,33 @@ func (k *lockedKey) leave() {
 	k.db.users.Done()
 }
 
-// read returns the key's record, expired or not, and its value in the database, perhaps without
-// the bytes of its response. Both are nil if there is none.
-func (k *lockedKey) read(ctx context.Context) (*idempotency.Record, *value, error) {
+func (k *lockedKey) read(ctx context.Context) (err error) {
 	c := k.claim
-	if c != nil && c.from == k.db {
-		return clone(c.record), c.base, nil
+	switch {
+	case c != nil && c.from == k.db:
+		k.stored = c.base
+	case c != nil || !k.filter.isNew(&k.key):
+		k.stored, err = k.load(ctx)
 	}
-	if c == nil && k.filter.isNew(&k.key) {
-		return nil, nil, nil
-	}
-	v, err := k.load(ctx)
+	k.now = k.clock()
 	if err != nil {
-		return nil, nil, err
+		return err
 	}
-	if c != nil {
-		settled := v != nil && v.record.Token == c.record.Token && v.record.State != idempotency.InFlight
-		if !settled {
+	v := k.stored
+	if c != nil && c.from != k.db {
+		if v != nil && v.record.Token == c.record.Token && v.record.State != idempotency.InFlight {
+			c, k.claim = nil, nil // the last write of the abandoned database has settled it
+		} else {
 			k.setClaim(c.record, v)
-			return clone(c.record), v, nil
 		}
-		k.claim = nil // the last write of the abandoned database has settled it
 	}
-	if v == nil {
-		return nil, nil, nil
+	switch {
+	case c != nil:
+		k.record = live(clone(c.record), k.now)
+	case v != nil:
+		k.record = live(k.lapseOrphan(v.record, k.now), k.now)
 	}
-	return k.lapseOrphan(v.record, k.clock()), v, nil
+	return nil
 }
 
 // setClaim sets the record of the key's claim. base is the key's value in the database.
@@ -120,22 +141,22 @@ func (k *lockedKey) load(ctx context.Context) (*value, error) {
 	})
 }
 
-// loadResponse returns the value with the bytes of its response, unless the response has expired.
-func (k *lockedKey) loadResponse(ctx context.Context, v *value, now time.Time) (*value, error) {
-	if v == nil || v.answer.live(now) == nil || v.answer.encoded != nil {
+// loadResponse returns the value that read has set with the bytes of its response, unless the response has expired.
+func (k *lockedKey) loadResponse(ctx context.Context) (*value, error) {
+	v := k.stored
+	if v == nil || v.answer.live(k.now) == nil || v.answer.encoded != nil {
 		return v, nil
 	}
 	return k.load(ctx)
 }
 
-// response returns the response of the run with this token, nil if there is none. v is the key's
-// value.
-func (k *lockedKey) response(ctx context.Context, v *value, token string, now time.Time) (*idempotency.Response, error) {
-	v, err := k.loadResponse(ctx, v, now)
+// response returns the response of the run with this token, nil if there is none.
+func (k *lockedKey) response(ctx context.Context, token string) (*idempotency.Response, error) {
+	v, err := k.loadResponse(ctx)
 	if err != nil {
 		return nil, err
 	}
-	s, db, key := k.Store, k.db, k.key
+	s, db, key, now := k.Store, k.db, k.key, k.now
 	var a *answer
 	if v != nil && v.answer != nil && v.answer.token == token {
 		if a = v.answer.live(now); a == nil || a.location.segment == 0 {
@@ -206,10 +227,10 @@ func (k *lockedKey) writeBody(ctx context.Context, a *answer, pending **bodyWrit
 	return k.wrap(err)
 }
 
-// write replaces the key's value, old, by next, and the key's claim by c, which may be nil. An error
-// comes with a result other than [applied].
-func (k *lockedKey) write(ctx context.Context, old *value, next value, c *claim, now time.Time) (writeResult, error) {
-	old, err := k.loadResponse(ctx, old, now)
+// write replaces the key's value by next, and the key's claim by c, which may be nil. An error comes with
+// a result other than [applied].
+func (k *lockedKey) write(ctx context.Context, next value, c *claim) (writeResult, error) {
+	old, err := k.loadResponse(ctx)
 	if err != nil {
 		return notApplied, err
 	}
@@ -218,7 +239,7 @@ func (k *lockedKey) write(ctx context.Context, old *value, next value, c *claim,
 		size += len(a.response.Body)
 	}
 	batch := k.db.db.NewBatch(pebble.WithInitialSizeBytes(size))
-	stored, err := replace(batch, k.key, old, next, now)
+	stored, err := replace(batch, k.key, old, next, k.now)
 	if err != nil {
 		return notApplied, errors.Join(err, batch.Close())
 	}

@@ -21,7 +21,6 @@ const (
 // half of a core, and wrote 200 MB a second.
 type mergeScheduler struct {
 	db            pebble.DBForCompaction
-	ended         chan struct{} // has an element after a merge has ended
 	stop, stopped chan struct{}
 
 	mu      sync.Mutex // guards the rest; it is locked after those of db
@@ -30,7 +29,7 @@ type mergeScheduler struct {
 }
 
 func newMergeScheduler() *mergeScheduler {
-	return &mergeScheduler{ended: make(chan struct{}, 1), stop: make(chan struct{}), stopped: make(chan struct{})}
+	return &mergeScheduler{stop: make(chan struct{}), stopped: make(chan struct{})}
 }
 
 // pauseAfter pauses if a merge has failed.
@@ -64,12 +63,11 @@ func (s *mergeScheduler) run() {
 		select {
 		case <-s.stop:
 			return
-		case <-s.ended:
 		case <-ticker.C:
 		}
 		for s.start() {
 			if waiting, _ := s.db.GetWaitingCompaction(); !waiting || !s.db.Schedule(s) {
-				s.end()
+				s.Done()
 				break
 			}
 		}
@@ -87,12 +85,6 @@ func (s *mergeScheduler) start() bool {
 	return true
 }
 
-func (s *mergeScheduler) end() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.running--
-}
-
 // TrySchedule implements [pebble.CompactionScheduler].
 func (s *mergeScheduler) TrySchedule() (bool, pebble.CompactionGrantHandle) { return s.start(), s }
 
@@ -108,11 +100,9 @@ func (s *mergeScheduler) MeasureCPU(pebble.CompactionGoroutineKind) {}
 // CumulativeStats implements [pebble.CompactionGrantHandle].
 func (s *mergeScheduler) CumulativeStats(pebble.CompactionGrantHandleStats) {}
 
-// Done implements [pebble.CompactionGrantHandle].
+// Done implements [pebble.CompactionGrantHandle]. After it, pebble itself tries to schedule the next merge.
 func (s *mergeScheduler) Done() {
-	s.end()
-	select {
-	case s.ended <- struct{}{}:
-	default:
-	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.running--
 }

@@ -15,24 +15,19 @@ func wallClock() time.Time { return time.Now().UTC().Truncate(time.Millisecond) 
 
 // Claim implements [idempotency.Store].
 func (s *Store) Claim(ctx context.Context, c idempotency.Claim) (idempotency.Claimed, error) {
-	k, err := s.lockKey(ctx, c.Key)
+	k, err := s.openKey(ctx, c.Key)
 	if err != nil {
 		return idempotency.Claimed{}, err
 	}
 	defer k.leave()
-	record, stored, err := k.read(ctx)
-	if err != nil {
-		return idempotency.Claimed{}, err
-	}
-	now := s.clock()
-	found := live(record, now).Effective(now)
-	claimed := idempotency.Claimed{Verdict: idempotency.Decide(found, c, now), Record: found, Now: now}
+	found := k.record.Effective(k.now)
+	claimed := idempotency.Claimed{Verdict: idempotency.Decide(found, c, k.now), Record: found, Now: k.now}
 	switch claimed.Verdict {
 	case idempotency.ReplayKept:
 		if found.LargeBody > 0 {
 			return claimed, nil
 		}
-		claimed.Response, err = k.response(ctx, stored, found.Token, now)
+		claimed.Response, err = k.response(ctx, found.Token)
 		if err == nil && claimed.Response == nil {
 			err = s.unreadable("record", c.Key, idempotency.ErrResponseMissing)
 		}
@@ -40,8 +35,8 @@ func (s *Store) Claim(ctx context.Context, c idempotency.Claim) (idempotency.Cla
 			return idempotency.Claimed{}, err
 		}
 	case idempotency.Proceed:
-		claimed.Previous, claimed.Record = found, c.Record(found, now)
-		if result, err := k.grant(ctx, c.Terms, stored, claimed.Record, now); err != nil {
+		claimed.Previous, claimed.Record = found, c.Record(found, k.now)
+		if result, err := k.grant(ctx, c.Terms, claimed.Record); err != nil {
 			if result != unknown {
 				claimed.Record = nil
 			}
@@ -52,63 +47,51 @@ func (s *Store) Claim(ctx context.Context, c idempotency.Claim) (idempotency.Cla
 }
 
 // grant makes a claim. With Hold or MaxAttempts the claim must survive this process, so grant stores it.
-func (k *lockedKey) grant(ctx context.Context, terms idempotency.Terms, stored *value, record *idempotency.Record, now time.Time) (writeResult, error) {
+func (k *lockedKey) grant(ctx context.Context, terms idempotency.Terms, record *idempotency.Record) (writeResult, error) {
 	if terms.Hold || terms.MaxAttempts > 0 {
-		return k.write(ctx, stored, value{record: record}, &claim{record: clone(record)}, now)
+		return k.write(ctx, value{record: record}, &claim{record: clone(record)})
 	}
 	// While the disk accepts no writes, the response of the run could not be stored.
 	if err := cmp.Or(k.db.status(), k.bodies.status()); err != nil {
 		return notApplied, k.wrap(err)
 	}
 	k.claim = nil
-	k.setClaim(clone(record), stored)
+	k.setClaim(clone(record), k.stored)
 	return applied, nil
 }
 
 // Renew implements [idempotency.Store]. It renews the lease in memory even if the renewal of a stored
 // claim cannot be written.
 func (s *Store) Renew(ctx context.Context, c idempotency.Claim) error {
-	k, err := s.lockKey(ctx, c.Key)
+	k, err := s.openKey(ctx, c.Key)
 	if err != nil {
 		return err
 	}
 	defer k.leave()
-	record, stored, err := k.read(ctx)
-	if err != nil {
+	if open, err := k.record.Owned(c.Token, c.PrevToken, ""); !open {
 		return err
 	}
-	now := s.clock()
-	found := live(record, now)
-	if open, err := found.Owned(c.Token, c.PrevToken, ""); !open {
-		return err
-	}
-	k.setClaim(found.Renewed(c.Terms, now), stored)
-	if stored != nil && stored.record.Token == c.Token {
+	k.setClaim(k.record.Renewed(c.Terms, k.now), k.stored)
+	if k.stored != nil && k.stored.record.Token == c.Token {
 		next := *k.claim
-		_, err = k.write(ctx, stored, value{record: next.record}, &next, now)
+		_, err = k.write(ctx, value{record: next.record}, &next)
 	}
 	return err
 }
 
 // Settle implements [idempotency.Store].
 func (s *Store) Settle(ctx context.Context, key idempotency.Key, claimed *idempotency.Record, settlement idempotency.Settlement) error {
-	k, err := s.lockKey(ctx, key)
+	k, err := s.openKey(ctx, key)
 	if err != nil {
 		return err
 	}
 	defer k.leave()
-	record, stored, err := k.read(ctx)
-	if err != nil {
+	if open, err := k.record.Owned(claimed.Token, claimed.PrevToken, claimed.LeftToken(settlement)); !open {
 		return err
 	}
-	now := s.clock()
-	found := live(record, now)
-	if open, err := found.Owned(claimed.Token, claimed.PrevToken, claimed.LeftToken(settlement)); !open {
-		return err
-	}
-	next := value{record: found.WithAttempts(claimed).Settled(settlement, now)}
+	next := value{record: k.record.WithAttempts(claimed).Settled(settlement, k.now)}
 	if r := settlement.Response; r != nil {
-		next.answer = &answer{token: claimed.Token, until: now.Add(settlement.ResponseRetention()), response: r}
+		next.answer = &answer{token: claimed.Token, until: k.now.Add(settlement.ResponseRetention()), response: r}
 		pending := new(*bodyWrite)
 		if k.claim != nil {
 			pending = &k.claim.body
@@ -117,49 +100,38 @@ func (s *Store) Settle(ctx context.Context, key idempotency.Key, claimed *idempo
 			return err
 		}
 	}
-	_, err = k.write(ctx, stored, next, nil, now)
+	_, err = k.write(ctx, next, nil)
 	return err
 }
 
 // Lookup implements [idempotency.Store].
 func (s *Store) Lookup(ctx context.Context, key idempotency.Key) (*idempotency.Record, time.Time, error) {
-	k, err := s.lockKey(ctx, key)
+	k, err := s.openKey(ctx, key)
 	if err != nil {
-		return nil, s.clock(), err
+		return nil, time.Time{}, err
 	}
 	defer k.leave()
-	record, _, err := k.read(ctx)
-	now := s.clock()
-	return live(record, now).Effective(now), now, err
+	return k.record.Effective(k.now), k.now, nil
 }
 
 // Response implements [idempotency.Store].
 func (s *Store) Response(ctx context.Context, key idempotency.Key, token string) (*idempotency.Response, error) {
-	k, err := s.lockKey(ctx, key)
+	k, err := s.openKey(ctx, key)
 	if err != nil {
 		return nil, err
 	}
 	defer k.leave()
-	stored, err := k.load(ctx)
-	if err != nil {
-		return nil, err
-	}
-	return k.response(ctx, stored, token, s.clock())
+	return k.response(ctx, token)
 }
 
 // Change implements [idempotency.Store].
 func (s *Store) Change(ctx context.Context, key idempotency.Key, c idempotency.Change) (*idempotency.Record, error) {
-	k, err := s.lockKey(ctx, key)
+	k, err := s.openKey(ctx, key)
 	if err != nil {
 		return nil, err
 	}
 	defer k.leave()
-	record, stored, err := k.read(ctx)
-	if err != nil {
-		return nil, err
-	}
-	now := s.clock()
-	changed, err := live(record, now).Changed(c, now)
+	changed, err := k.record.Changed(c, k.now)
 	if err != nil {
 		return nil, err
 	}
@@ -170,10 +142,10 @@ func (s *Store) Change(ctx context.Context, key idempotency.Key, c idempotency.C
 			return nil, err
 		}
 	}
-	if _, err := k.write(ctx, stored, next, nil, now); err != nil {
+	if _, err := k.write(ctx, next, nil); err != nil {
 		return nil, err
 	}
-	return record.Effective(now), nil
+	return k.record.Effective(k.now), nil
 }
 
 // Forget implements [idempotency.Store].
@@ -183,14 +155,13 @@ func (s *Store) Forget(ctx context.Context, key idempotency.Key, pre idempotency
 		return err
 	}
 	defer k.leave()
-	record, stored, err := k.read(ctx)
-	now := s.clock()
+	err = k.read(ctx)
 	_, damaged := errors.AsType[*idempotency.UnreadableError](err)
 	switch {
 	case damaged:
 		err = pre.CheckUnreadable()
 	case err == nil:
-		err = live(record, now).Effective(now).CheckChange(pre, now)
+		err = k.record.Effective(k.now).CheckChange(pre, k.now)
 	}
 	if err != nil {
 		return err
@@ -204,7 +175,7 @@ func (s *Store) Forget(ctx context.Context, key idempotency.Key, pre idempotency
 		}
 	}
 	batch := k.db.db.NewBatch()
-	err = remove(batch, key, stored)
+	err = remove(batch, key, k.stored)
 	for _, name := range expiries {
 		err = errors.Join(err, batch.Delete(name, nil))
 	}

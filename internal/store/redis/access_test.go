@@ -19,6 +19,7 @@ func useAll(t *testing.T, s *Store, before ...func()) {
 	woken := make(chan idempotency.Key, 1)
 	stop, run := s.Subscribe(func(key idempotency.Key) { woken <- key }), claimOf("waited for", "token")
 	record := mustClaim(t, s, run, idempotency.Proceed).Record
+	awaitSubscription(t, s)
 	mustWait(t, s, withToken(run, "waits"))
 	mustSettle(t, s, run, record, kept(small))
 	mustBeWoken(t, woken, run.Key)

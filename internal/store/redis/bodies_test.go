@@ -321,7 +321,7 @@ func TestBodiesFollowTheSmallCommands(t *testing.T) {
 	must(t, s.setBody(ctx, redirect{}, "before", make([]byte, large)))
 	eventually(t, "no connection of small commands is being made any more, which follows the sentinel", func() bool {
 		s.dialer.master.Store(&actual.Addr)
-		s.dialer.closeBodies(actual.Addr)
+		s.dialer.closeOpen(func(c *conn) bool { return c.body != nil })
 		err := s.setBody(ctx, redirect{}, "after", make([]byte, large))
 		if err != nil && !strings.Contains(err.Error(), "another master meanwhile") {
 			t.Fatal(err)

@@ -29,9 +29,6 @@ type claimCall struct {
 	// wasOverdue reports whether the server has refused the claim once because its deadline
 	// had passed.
 	wasOverdue bool
-	// listens reports whether the call need not wait for the inbox: either the inbox was open
-	// before the first round, or the call has waited for it.
-	listens bool
 	// incomplete is the revision of a complete record whose response was not found.
 	incomplete string
 }
@@ -64,7 +61,6 @@ func (s *Store) newClaimCall(c idempotency.Claim) *claimCall {
 
 func (c *claimCall) run(ctx context.Context) (idempotency.Claimed, error) {
 	c.store.inbox.openIfSubscribed()
-	c.listens = c.claim.Waits && c.store.inbox.open()
 	for ctx.Err() == nil {
 		round := c.scriptRound
 		if c.bySet {
@@ -92,8 +88,8 @@ func (c *claimCall) setRound(ctx context.Context) (_ idempotency.Claimed, done b
 	err = try(ctx, func() error {
 		sent = newRequest(ctx, "set", c.name, value, "nx", "get", "px", toMillis(c.claim.Life()))
 		sent.value, sent.lease, sent.life = value, c.claim.Lease, c.claim.Life()
-		maybeApplied, err := c.store.send(ctx, c.name, sent)
-		if maybeApplied {
+		err := c.store.send(ctx, c.name, sent)
+		if mayBeApplied(err) {
 			c.inDoubt, repeated = attempt, true
 		}
 		return err
@@ -196,10 +192,6 @@ func (c *claimCall) record() *idempotency.Record {
 	return c.claim.Record(c.previous.record, processTime())
 }
 
-// deadlineArg is the index of the deadline in the commands that run claim.lua and, with one key, change.lua: the
-// sixth argument, after the command's name, the hash, the number of keys and the key.
-const deadlineArg = 4 + 5
-
 // runScript runs claim.lua, with one retry.
 func (c *claimCall) runScript(ctx context.Context, attempt *idempotency.Record) (answer reply, err error) {
 	s := c.store
@@ -219,14 +211,11 @@ func (c *claimCall) runScript(ctx context.Context, attempt *idempotency.Record) 
 	if attempt.Previous != nil {
 		keepResponse, minExpiry = "1", attempt.Previous.Expires.UnixMilli()
 	}
-	prepare := func(sent *request) {
-		sent.until, sent.deadlineArg = c.started.Add(s.executeTimeout), deadlineArg
-	}
+	until := c.started.Add(s.executeTimeout)
 	err = try(ctx, func() (err error) {
-		var maybeApplied bool
-		answer, maybeApplied, err = s.runScript(ctx, claimScript, []string{c.name}, prepare, c.claim.Token, stored, revision[:],
-			toMillis(c.claim.Lease), toMillis(c.claim.Life()), nil, channel, c.replaces(), repeated, keepResponse, minExpiry)
-		if maybeApplied {
+		answer, err = s.runScript(ctx, claimScript, []string{c.name}, c.claim.Token, stored, revision[:],
+			toMillis(c.claim.Lease), toMillis(c.claim.Life()), until, channel, c.replaces(), repeated, keepResponse, minExpiry)
+		if mayBeApplied(err) {
 			c.inDoubt = attempt
 		}
 		repeated = "1"
@@ -285,12 +274,6 @@ func (c *claimCall) decide(ctx context.Context, f *found, registered bool) (_ id
 	case idempotency.WaitForRun:
 		if c.claim.Waits && !registered && f.record.State == idempotency.InFlight {
 			return idempotency.Claimed{}, false, nil // the script registers this process
-		}
-		// If the run ended before the inbox was open, its message is lost.
-		if c.claim.Waits && !c.listens {
-			c.listens = true
-			c.store.inbox.await(ctx)
-			return idempotency.Claimed{}, false, nil
 		}
 		return claimed, true, nil
 	case idempotency.ReplayKept:

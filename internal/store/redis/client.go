@@ -77,18 +77,18 @@ func newClient(o Options, d *dialer, dial dialFunc) goredis.UniversalClient {
 }
 
 // nodeOf returns the client of the server that stores the record with this name.
-func (s *Store) nodeOf(ctx context.Context, name string) (*goredis.Client, error) {
-	switch c := s.client.(type) {
-	case *goredis.Client:
-		return c, nil
-	case *goredis.ClusterClient:
-		if err := s.loadSlots(ctx, c); err != nil {
-			return nil, err
-		}
-		return c.MasterForKey(ctx, name)
-	default:
-		return nil, fmt.Errorf("a client of the type %T", c)
+func (s *Store) nodeOf(ctx context.Context, name string) (node *goredis.Client, err error) {
+	cluster, ok := s.client.(*goredis.ClusterClient)
+	if !ok {
+		return s.client.(*goredis.Client), nil
 	}
+	if err = s.loadSlots(ctx, cluster); err == nil {
+		node, err = cluster.MasterForKey(ctx, name)
+	}
+	if err != nil && !answered(err) {
+		err = &dialError{err}
+	}
+	return node, err
 }
 
 // loadSlots waits until the client has loaded once which node has which slots. The loading continues
@@ -116,8 +116,7 @@ func (s *Store) loadSlots(ctx context.Context, c *goredis.ClusterClient) error {
 func (s *Store) masters(ctx context.Context) ([]*goredis.Client, error) {
 	cluster, ok := s.client.(*goredis.ClusterClient)
 	if !ok {
-		only, err := s.nodeOf(ctx, "")
-		return []*goredis.Client{only}, err
+		return []*goredis.Client{s.client.(*goredis.Client)}, nil
 	}
 	var mu sync.Mutex
 	var all []*goredis.Client

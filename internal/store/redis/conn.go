@@ -131,12 +131,12 @@ func (d *dialer) explainNoConn(address string, err error) error {
 	return fmt.Errorf("no connection to %s yet: %s: %w", oldest.address, awaits, err)
 }
 
-// closeAll closes all connections, so that they are dialed again.
-func (d *dialer) closeAll() {
+// closeOpen closes the open connections for which closes is true.
+func (d *dialer) closeOpen(closes func(*conn) bool) {
 	d.mu.Lock()
-	open := make([]*conn, 0, len(d.open))
+	var open []*conn
 	for c := range d.open {
-		if c.Conn != nil {
+		if c.Conn != nil && closes(c) {
 			open = append(open, c)
 		}
 	}
@@ -303,22 +303,6 @@ func (*dialer) ProcessHook(next goredis.ProcessHook) goredis.ProcessHook {
 			return nil // the handshake has logged in
 		}
 		return next(ctx, cmd)
-	}
-}
-
-// closeBodies closes the connections for bodies that lead to another server than the master: one that
-// hangs would keep them until they are used.
-func (d *dialer) closeBodies(master string) {
-	d.mu.Lock()
-	var old []*conn
-	for c := range d.open {
-		if c.Conn != nil && c.body != nil && c.address != master {
-			old = append(old, c)
-		}
-	}
-	d.mu.Unlock()
-	for _, c := range old {
-		_ = c.Close()
 	}
 }
 

@@ -31,13 +31,14 @@ const sentinelAccess = "&+switch-master &+replica-reconf-done " +
 // accepts writes would lose them.
 var errReplica = errors.New("it reports that it is a replica")
 
-// fail returns the error of an operation. It adds the server and, if it is known, a hint what to do.
+// fail returns the error of an operation. To one that the rules do not name, it adds the server and, if
+// it is known, a hint what to do.
 func (s *Store) fail(operation string, err error) error {
 	if errors.Is(err, goredis.ErrClosed) {
 		return idempotency.ErrClosed
 	}
-	var unreadable *idempotency.UnreadableError
-	if errors.As(err, &unreadable) {
+	_, unreadable := errors.AsType[*idempotency.UnreadableError](err)
+	if err == nil || unreadable || errors.Is(err, idempotency.ErrGone) || errors.Is(err, idempotency.ErrFenced) {
 		return err
 	}
 	if hasCode(err, "WRONGPASS") || hasCode(err, "NOAUTH") {

@@ -137,7 +137,8 @@ func (d *dialer) accept(c *conn, info string) error {
 	switch {
 	case c.body == nil:
 		if before := d.master.Swap(&c.address); d.options.Sentinel != "" && before != nil && *before != c.address {
-			d.closeBodies(c.address)
+			// One for bodies that leads to a master that hangs would stay until it is used.
+			d.closeOpen(func(old *conn) bool { return old.body != nil && old.address != c.address })
 		}
 	case d.options.Sentinel != "" && *d.master.Load() != c.address:
 		return initError(errors.New("the sentinels have named another master meanwhile"))

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	goredis "github.com/redis/go-redis/v9"
@@ -42,103 +41,50 @@ type inbox struct {
 	// replaced.
 	copies string
 	client goredis.UniversalClient
-	limits *limits
 	log    *zap.Logger
 
-	// tried is closed when the first attempt to subscribe has succeeded or failed.
-	tried chan struct{}
 	// ctx ends with the store; background has the goroutine that calls run.
 	ctx        context.Context
 	cancel     context.CancelFunc
+	start      sync.Once
 	background sync.WaitGroup
-
-	used    atomic.Bool
-	mu      sync.Mutex
-	opened  bool
-	closed  bool
-	current *goredis.PubSub
 
 	subscribers wakeup.Subscribers
 }
 
-func newInbox(c goredis.UniversalClient, n names, l *limits, log *zap.Logger) *inbox {
+func newInbox(c goredis.UniversalClient, n names, log *zap.Logger) *inbox {
 	name, copies := n.inbox(rand.Text()), n.copies()
 	// The handshake of the connection subscribes. That go-redis sends SUBSCRIBE again changes nothing.
 	ctx, cancel := context.WithCancel(context.WithValue(context.Background(), subscribing{}, []string{name, copies}))
-	return &inbox{
-		name: name, copies: copies, client: c, limits: l, log: log,
-		tried: make(chan struct{}), ctx: ctx, cancel: cancel,
-	}
+	return &inbox{name: name, copies: copies, client: c, log: log, ctx: ctx, cancel: cancel}
 }
 
-// openIfSubscribed opens the inbox if there are subscribers.
+// openIfSubscribed starts run at the first call with subscribers.
 func (i *inbox) openIfSubscribed() {
-	if !i.used.Load() && i.subscribers.Any() {
-		i.used.Store(true)
-		i.open()
-	}
-}
-
-// open starts run at the first call. It reports whether the first attempt to subscribe has succeeded or
-// failed.
-func (i *inbox) open() bool {
-	i.mu.Lock()
-	if !i.opened && !i.closed {
-		i.opened = true
-		i.background.Add(1)
-		go i.run()
-	}
-	i.mu.Unlock()
-	select {
-	case <-i.tried:
-		return true
-	default:
-		return false
-	}
-}
-
-// await waits until the first attempt to subscribe has succeeded or failed, for at most a fifth of the
-// timeout of an operation.
-func (i *inbox) await(ctx context.Context) {
-	timer := time.NewTimer(i.limits.timeout() / 5)
-	defer timer.Stop()
-	select {
-	case <-i.tried:
-	case <-timer.C:
-	case <-ctx.Done():
+	if i.subscribers.Any() {
+		i.start.Do(func() { i.background.Go(i.run) })
 	}
 }
 
 // close ends the subscription, and returns when run has returned.
 func (i *inbox) close() {
-	i.mu.Lock()
-	i.closed = true
-	current := i.current
-	i.mu.Unlock()
 	i.cancel()
-	if current != nil {
-		_ = current.Close() // run may have closed it already
-	}
+	i.start.Do(func() {}) // run does not start any more
 	i.background.Wait()
 }
 
 // run receives messages until the store is closed, and subscribes again after each failure.
 func (i *inbox) run() {
-	defer i.background.Done()
-	var once sync.Once
-	tried := func() { once.Do(func() { close(i.tried) }) }
 	pause := minPause
 	var logged time.Time // time of the last log entry of a failure; zero while subscribed
 	for i.ctx.Err() == nil {
 		err := i.listen(func() {
-			tried()
 			pause = minPause
 			if !logged.IsZero() {
 				i.log.Info("subscribed to the ends of other replicas' runs again")
 				logged = time.Time{}
 			}
 		})
-		tried()
 		if i.ctx.Err() != nil {
 			return
 		}
@@ -157,11 +103,15 @@ func (i *inbox) run() {
 
 // listen subscribes, and wakes the subscribers at each message, until the connection fails.
 func (i *inbox) listen(subscribed func()) error {
-	subscription, err := i.connect()
+	subscription := i.client.Subscribe(i.ctx) // without channels, so it does not dial yet
+	defer func() { _ = subscription.Close() }()
+	defer context.AfterFunc(i.ctx, func() { _ = subscription.Close() })()
+	ctx, cancel := context.WithTimeout(i.ctx, dialTimeout)
+	err := subscription.Subscribe(ctx, i.name, i.copies)
+	cancel()
 	if err != nil {
 		return err
 	}
-	defer func() { _ = subscription.Close() }() // close may have closed it already
 	pinged := false
 	for {
 		message, err := subscription.ReceiveTimeout(i.ctx, silenceTimeout)
@@ -185,26 +135,6 @@ func (i *inbox) listen(subscribed func()) error {
 			i.wake(message.Payload)
 		}
 	}
-}
-
-// connect subscribes over a new connection, which close can close.
-func (i *inbox) connect() (*goredis.PubSub, error) {
-	subscription := i.client.Subscribe(i.ctx) // without channels, so it does not dial yet
-	i.mu.Lock()
-	i.current = subscription
-	closed := i.closed
-	i.mu.Unlock()
-	if closed {
-		_ = subscription.Close()
-		return nil, idempotency.ErrClosed
-	}
-	ctx, cancel := context.WithTimeout(i.ctx, dialTimeout)
-	defer cancel()
-	if err := subscription.Subscribe(ctx, i.name, i.copies); err != nil {
-		_ = subscription.Close()
-		return nil, err
-	}
-	return subscription, nil
 }
 
 func (i *inbox) wake(payload string) {

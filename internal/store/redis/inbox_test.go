@@ -29,6 +29,7 @@ func TestInboxComesBack(t *testing.T) {
 				run := claimOf("a", "1")
 				claimed := mustClaim(t, s, run, idempotency.Proceed)
 				mustWait(t, s, claimOf("a", "2"))
+				synctest.Wait()
 				storetest.Equal(t, server.PubSubNumSub(s.inbox.name)[s.inbox.name], 1, "subscriptions while a claim waits")
 				if dials := l.dials.Load(); fail == nil {
 					var pings atomic.Int64
@@ -63,6 +64,7 @@ func TestInboxLogsRarely(t *testing.T) {
 		defer s.Subscribe(func(idempotency.Key) {})()
 		mustClaim(t, s, claimOf("a", "1"), idempotency.Proceed)
 		mustWait(t, s, claimOf("a", "2"))
+		synctest.Wait() // it is subscribed
 		l.refuse()
 		time.Sleep(14 * time.Minute)
 		storetest.Equal(t, logs.FilterMessageSnippet("not subscribed").Len(), 3, "log entries in 14 minutes")

@@ -30,32 +30,27 @@ func (s *Store) lookUp(ctx context.Context, key idempotency.Key) (_ *found, valu
 	name := s.names.record(key)
 	var answer reply
 	err = try(ctx, func() (err error) {
-		answer, _, err = s.runScript(ctx, lookupScript, []string{name}, nil)
+		answer, err = s.runScript(ctx, lookupScript, []string{name})
 		return err
 	})
 	if err != nil {
 		return nil, nil, s.fail("look up", err)
 	}
-	f, err := readLookup(key, name, answer)
-	if f != nil && f.withdrawn {
-		f = nil // the server has never executed the claim
-	}
-	if f == nil && err == nil {
-		f = &found{now: fromMillis(answer.now)}
-	}
-	value, _ = answer.value(1)
-	return f, value, err
-}
-
-// readLookup reads a reply of lookup.lua. It returns nil if there is no value.
-func readLookup(key idempotency.Key, name string, answer reply) (*found, error) {
+	f := &found{now: fromMillis(answer.now)}
 	switch answer.word {
 	case replyAbsent:
-		return nil, nil
+		return f, nil, nil
 	case replyFound:
-		if value, ok := answer.value(1); ok {
-			return decodeFound(key, name, value, answer.now)
-		}
+	default:
+		return nil, nil, answer.unexpected(name)
 	}
-	return nil, answer.unexpected(name)
+	value, ok := answer.value(1)
+	if !ok {
+		return nil, nil, answer.unexpected(name)
+	}
+	decoded, err := decodeFound(key, name, value, answer.now)
+	if err != nil || decoded.withdrawn { // the server has never executed a withdrawn claim
+		return f, value, err
+	}
+	return decoded, value, nil
 }

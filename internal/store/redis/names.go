@@ -29,9 +29,6 @@ func (n names) record(key idempotency.Key) string {
 	return string(append(hex.AppendEncode(name, key[:]), '}'))
 }
 
-// recordOf is like record, for a key in hex.
-func (n names) recordOf(hex string) string { return n.prefix + "{" + hex + "}" }
-
 // response returns the name of the response of one run that is kept beside the record.
 func (n names) response(key idempotency.Key, token string) string {
 	return n.record(key) + ":" + token
@@ -54,24 +51,17 @@ func (n names) inbox(id string) string { return n.prefix + "inbox:" + id }
 // copies returns the name of the channel for keys whose kept responses were removed or replaced.
 func (n names) copies() string { return n.prefix + "copies" }
 
-// records returns the SCAN pattern that matches all records, and no responses.
-func (n names) records() string { return n.prefix + "{*}" }
+// records returns the SCAN pattern that matches the records whose keys, in hex, have this prefix, and no
+// responses.
+func (n names) records(prefix string) string { return n.prefix + "{" + prefix + "*}" }
 
-// recordsWithPrefix returns the SCAN pattern that matches the records whose keys have this prefix.
-func (n names) recordsWithPrefix(b idempotency.KeyPrefix) string {
-	return n.prefix + "{" + b.String() + "*}"
-}
-
-// keyIn returns the key, in hex, of the record with this name. ok is false for other names that match
-// the patterns.
-func (n names) keyIn(name string) (hex string, ok bool) {
+// keyIn returns the key of the record with this name. ok is false for other names that match the
+// patterns.
+func (n names) keyIn(name string) (key idempotency.Key, ok bool) {
 	rest, hasPrefix := strings.CutPrefix(name, n.prefix+"{")
 	hex, closed := strings.CutSuffix(rest, "}")
-	if !hasPrefix || !closed {
-		return "", false
-	}
 	key, err := idempotency.ParseKey(hex)
-	return hex, err == nil && key.String() == hex
+	return key, hasPrefix && closed && err == nil && key.String() == hex
 }
 
 // CheckPrefix returns an error if a text is not valid as the prefix in [Options]. Braces would change

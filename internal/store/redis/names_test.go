@@ -28,6 +28,7 @@ func TestPrefixesShareNothing(t *testing.T) {
 		t.Cleanup(s.Subscribe(func(key idempotency.Key) { heard <- key }))
 		stores, woken[s] = append(stores, s), heard
 		records[s] = mustClaim(t, s, c, idempotency.Proceed).Record
+		awaitSubscription(t, s)
 		mustWait(t, s, waiting)
 	}
 	for i, s := range stores {

@@ -149,7 +149,7 @@ var operations = map[string]operation{
 		},
 	},
 	"list":               {command: "scan", finds: claimed, reads: true, do: lists},
-	"list a long record": {command: lookupScript.hash, finds: longRecord, reads: true, do: lists},
+	"list a long record": {command: "get", finds: longRecord, reads: true, do: lists},
 }
 
 func (o operation) byOperator() bool {

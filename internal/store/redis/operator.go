@@ -10,107 +10,70 @@ import (
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
 
-// errOverdue is the error if a script refuses to run because its deadline has passed.
-var errOverdue = errors.New("the command reached the server too late, or the server's clock jumps")
-
 // Change implements [idempotency.Store]. It looks up the record and replaces exactly that version. If
 // the record changes in between, Change tries again, as a claim does.
 func (s *Store) Change(ctx context.Context, key idempotency.Key, c idempotency.Change) (*idempotency.Record, error) {
-	call := &changeCall{store: s, key: key, change: c, keys: []string{s.names.record(key)}}
 	fail := func(err error) error { return s.fail("change to "+string(c.State), err) }
+	keys := []string{s.names.record(key)} // of change.lua
+	var response, body []byte             // in the value, and beside it
 	if c.Response != nil {
-		if err := call.writeResponse(ctx, fail); err != nil {
+		response, body = appendKept(nil, key, c.Token, c.Response)
+	}
+	if body != nil { // it is written once, if the record may be changed, under a temporary name as for a settlement
+		name := s.names.unsettled(key, c.Token, c.Response)
+		step, cancel := s.withTimeout(ctx)
+		_, _, err := s.lookUpChange(step, key, c)
+		cancel()
+		if err != nil {
 			return nil, err
 		}
+		if err := s.setBody(ctx, redirect{}, name, body); err != nil {
+			return nil, fail(err)
+		}
+		keys = append(keys, s.names.response(key, c.Token), name)
 	}
 	ctx, cancel := s.withTimeout(ctx)
 	defer cancel()
-	call.until = time.Now().Add(s.executeTimeout)
+	until := time.Now().Add(s.executeTimeout)
 	for ctx.Err() == nil {
-		current, _, err := s.lookUp(ctx, key)
+		current, changed, err := s.lookUpChange(ctx, key, c)
 		if err != nil {
 			return nil, err
 		}
-		changed, err := current.record.Changed(c, current.now)
-		if err != nil {
-			return nil, err
-		}
-		answer, err := call.run(ctx, current, changed)
+		stored, err := appendRecord(nil, key, changed)
 		if err != nil {
 			return nil, fail(err)
 		}
-		switch answer.word {
-		case replyOK:
-			return current.record, nil
-		case replyAbsent:
-			return nil, idempotency.ErrGone
-		case replyChanged:
-		case replyOverdue:
-			return nil, fail(errOverdue)
-		case replyNoResponse:
-			return nil, fail(errNoResponse)
-		default:
-			return nil, answer.unexpected(call.keys[0])
+		var answer reply
+		expiry, revision, repeated := changed.Expires.UnixMilli(), newRevision(), ""
+		err = try(ctx, func() (err error) {
+			answer, err = s.runScript(ctx, changeScript, keys, current.version, stored, changed.Token, revision[:],
+				expiry, until, repeated, s.names.copies(), response, expiry+toMillis(responseMargin))
+			if mayBeApplied(err) {
+				repeated = "1"
+			}
+			return err
+		})
+		if err == nil && answer.word == replyChanged {
+			continue
 		}
+		if err == nil {
+			err = answer.err(keys[0])
+		}
+		if err != nil {
+			return nil, fail(err)
+		}
+		return current.record, nil
 	}
 	return nil, fail(fmt.Errorf("other callers kept changing the record: %w", ctx.Err()))
 }
 
-// changeCall is one call of Change.
-type changeCall struct {
-	store  *Store
-	key    idempotency.Key
-	change idempotency.Change
-	keys   []string // of change.lua
-	until  time.Time
-	// response is the response in the value. If its body is beside the value, it is written once,
-	// before the script runs.
-	response []byte
-}
-
-// run replaces the record that was looked up by the changed one.
-func (c *changeCall) run(ctx context.Context, current *found, changed *idempotency.Record) (answer reply, err error) {
-	stored, err := appendRecord(nil, c.key, changed)
-	if err != nil {
-		return reply{}, err
+// lookUpChange looks up a record, and returns it also as it is after the change.
+func (s *Store) lookUpChange(ctx context.Context, key idempotency.Key, c idempotency.Change) (current *found, changed *idempotency.Record, err error) {
+	if current, _, err = s.lookUp(ctx, key); err == nil {
+		changed, err = current.record.Changed(c, current.now)
 	}
-	revision, repeated := newRevision(), ""
-	prepare := func(sent *request) { sent.until, sent.deadlineArg = c.until, deadlineArg+len(c.keys)-1 }
-	expiry := changed.Expires.UnixMilli()
-	err = try(ctx, func() (err error) {
-		var maybeApplied bool
-		answer, maybeApplied, err = c.store.runScript(ctx, changeScript, c.keys, prepare, current.version, stored, changed.Token, revision[:],
-			expiry, nil, repeated, c.store.names.copies(), c.response, expiry+toMillis(responseMargin))
-		if maybeApplied {
-			repeated = "1"
-		}
-		return err
-	})
-	return answer, err
-}
-
-// writeResponse sets the response of the call, and writes its body if that is large and the record may be
-// changed: under a temporary name, as a settlement does.
-func (c *changeCall) writeResponse(ctx context.Context, fail func(error) error) error {
-	response, body := appendKept(nil, c.key, c.change.Token, c.change.Response)
-	if body != nil {
-		step, cancel := c.store.withTimeout(ctx)
-		current, _, err := c.store.lookUp(step, c.key)
-		cancel()
-		if err == nil {
-			_, err = current.record.Changed(c.change, current.now)
-		}
-		if err != nil {
-			return err
-		}
-		name := c.store.names.unsettled(c.key, c.change.Token, c.change.Response)
-		if err := c.store.setBody(ctx, redirect{}, name, body); err != nil {
-			return fail(readError(c.keys[0], err))
-		}
-		c.keys = append(c.keys, c.store.names.response(c.key, c.change.Token), name)
-	}
-	c.response = response
-	return nil
+	return current, changed, err
 }
 
 // Forget implements [idempotency.Store]. Like Change, it looks up the value and removes exactly that one, with
@@ -137,23 +100,20 @@ func (s *Store) Forget(ctx context.Context, key idempotency.Key, pre idempotency
 		var answer reply
 		inDoubt := false
 		err = try(ctx, func() (err error) {
-			var maybeApplied bool
-			answer, maybeApplied, err = s.runScript(ctx, forgetScript, keys, nil, value, s.names.copies())
-			inDoubt = inDoubt || maybeApplied
+			answer, err = s.runScript(ctx, forgetScript, keys, value, s.names.copies())
+			inDoubt = inDoubt || mayBeApplied(err)
 			return err
 		})
 		switch {
-		case err != nil:
-			return s.fail("forget", err)
-		case answer.word == replyOK, answer.word == replyAbsent && inDoubt:
-			return nil
-		case answer.word == replyAbsent:
-			return idempotency.ErrGone
+		case err != nil, answer.word == replyAbsent && inDoubt: // it was forgotten
 		case answer.word == replyChanged && inDoubt:
-			return s.fail("forget", errors.New("the reply was lost, and the record has changed since; look it up again"))
-		case answer.word != replyChanged:
-			return answer.unexpected(name)
+			err = errors.New("the reply was lost, and the record has changed since; look it up again")
+		case answer.word == replyChanged:
+			continue
+		default:
+			err = answer.err(name)
 		}
+		return s.fail("forget", err)
 	}
 	return s.fail("forget", fmt.Errorf("other callers kept changing the record: %w", ctx.Err()))
 }

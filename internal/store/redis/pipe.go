@@ -154,12 +154,11 @@ func (p *pipe) idleSince(now time.Time) time.Duration {
 	return now.Sub(p.used)
 }
 
-// send sends a command and returns with the reply, or at the deadline of the context. It reports
-// whether the server may have executed the command, or may still execute it. After an error of the
-// context, the caller must not use the command any more.
-func (p *pipe) send(ctx context.Context, c *request) (maybeApplied bool, err error) {
+// send sends a command and returns with the reply, or at the deadline of the context. After an error
+// of the context, the caller must not use the command any more.
+func (p *pipe) send(ctx context.Context, c *request) error {
 	if err := ctx.Err(); err != nil {
-		return false, &unsentError{err}
+		return &unsentError{err}
 	}
 	p.mu.Lock()
 	p.used = time.Now()
@@ -175,7 +174,7 @@ func (p *pipe) send(ctx context.Context, c *request) (maybeApplied bool, err err
 		defer p.mu.Unlock()
 		p.flushes--
 		p.startFlush(time.Now())
-		return c.maybeApplied, c.Err()
+		return c.Err()
 	}
 	p.seq++
 	c.seq, c.done = p.seq, p.pipes.channels.Get().(chan struct{})
@@ -189,10 +188,14 @@ func (p *pipe) send(ctx context.Context, c *request) (maybeApplied bool, err err
 	p.mu.Unlock()
 	<-c.done
 	p.pipes.channels.Put(c.done)
-	if c.state.Load() == abandonedUnsent {
-		return false, &unsentError{p.pipes.dialer.explainNoConn(p.node.Options().Addr, context.DeadlineExceeded)}
+	switch c.state.Load() {
+	case abandonedUnsent:
+		return &unsentError{p.pipes.dialer.explainNoConn(p.node.Options().Addr, context.DeadlineExceeded)}
+	case abandonedSent:
+		return errAbandoned
+	default:
+		return c.Err()
 	}
-	return c.result()
 }
 
 // tick abandons the commands of callers that have timed out, and starts a second flush if the first
@@ -350,7 +353,7 @@ func (p *pipe) flush(ctx context.Context, batch ...*request) {
 		if demoted && isPlain(c.Err()) {
 			c.SetErr(errReplica) // executed, but the server will lose it
 		}
-		c.now, c.maybeApplied = now, mayBeApplied(c.Err())
+		c.now = now
 		if wait.Err() == nil {
 			c.replicas = wait.Val()
 		}
@@ -359,7 +362,7 @@ func (p *pipe) flush(ctx context.Context, batch ...*request) {
 		}
 	}
 	if demoted {
-		p.pipes.dialer.closeAll() // the address may lead to the new master
+		p.pipes.dialer.closeOpen(func(*conn) bool { return true }) // the address may lead to the new master
 	}
 	p.measure(time.Since(sent))
 }

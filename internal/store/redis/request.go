@@ -20,14 +20,11 @@ type request struct {
 	// the end of the lease, unless lease is 0.
 	value       []byte
 	lease, life time.Duration
-	// until is the time after which the server refuses the command. setTimes writes it, by the
-	// clock of the server, into the argument with index deadlineArg; 0 for no deadline.
+	// until is the time after which the server refuses the command. setTimes replaces the argument
+	// with index deadlineArg, 0 for none, by that time of the server's clock.
 	until       time.Time
 	deadlineArg int
 
-	// maybeApplied reports whether the server may have executed the command without a reply, or
-	// may still execute it.
-	maybeApplied bool
 	// now is the server's time, in ms, from the same flush; 0 if the flush did not ask for it.
 	now int64
 	// replicas is how many replicas have acknowledged the command, -1 if that is unknown.
@@ -55,7 +52,8 @@ func newRequest(ctx context.Context, args ...any) *request {
 	return c
 }
 
-// newScriptRequest returns a command that runs a script by its hash, or by its text.
+// newScriptRequest returns a command that runs a script by its hash, or by its text. An argument that is a
+// time is its deadline.
 func newScriptRequest(ctx context.Context, script *script, byText bool, keys []string, args ...any) *request {
 	const firstKey = 3
 	all := make([]any, firstKey, firstKey+len(keys)+len(args))
@@ -68,6 +66,11 @@ func newScriptRequest(ctx context.Context, script *script, byText bool, keys []s
 	}
 	c := newRequest(ctx, append(all, args...)...)
 	c.SetFirstKeyPos(firstKey)
+	for i, arg := range args {
+		if until, ok := arg.(time.Time); ok {
+			c.until, c.deadlineArg = until, firstKey+len(keys)+i
+		}
+	}
 	return c
 }
 
@@ -115,15 +118,6 @@ func (c *request) abandon(now time.Time) {
 	}
 }
 
-// result returns the result of [pipe.send] for a command that was replied or abandoned after it was
-// sent.
-func (c *request) result() (maybeApplied bool, err error) {
-	if c.state.Load() == abandonedSent {
-		return true, errAbandoned
-	}
-	return c.maybeApplied, c.Err()
-}
-
 // errAbandoned is the error if a caller times out after its command was sent.
 var errAbandoned = fmt.Errorf("no reply came in time: %w", context.DeadlineExceeded)
 
@@ -136,14 +130,8 @@ func (e *unsentError) Unwrap() error { return e.err }
 // mayBeApplied reports whether the server may have executed a command that failed with err, or may
 // still execute it.
 func mayBeApplied(err error) bool {
-	if isPlain(err) {
-		return false
-	}
-	var dial *dialError
-	var unsent *unsentError
-	var unreadable *idempotency.UnreadableError
 	switch {
-	case answered(err), errors.As(err, &dial), errors.As(err, &unsent), errors.As(err, &unreadable):
+	case isPlain(err), answered(err), errors.As(err, new(*dialError)), errors.As(err, new(*unsentError)), errors.As(err, new(*idempotency.UnreadableError)):
 		return false
 	case errors.Is(err, goredis.ErrPoolTimeout), errors.Is(err, goredis.ErrPoolExhausted), errors.Is(err, goredis.ErrClosed):
 		return false

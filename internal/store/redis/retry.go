@@ -54,7 +54,7 @@ func mayRetry(err error, n int) bool {
 	}
 	isDial := errors.As(err, new(*dialError))
 	demoted := !isDial && (errors.Is(err, errReplica) || hasCode(err, "READONLY"))
-	closed := isClosed(err) || errors.Is(err, net.ErrClosed) // by the server, or by closeAll
+	closed := isClosed(err) || errors.Is(err, net.ErrClosed) // by the server, or by closeOpen
 	return n == 0 && (demoted || connectionFailed(err)) || n < poolSize && !isDial && closed
 }
 
@@ -83,29 +83,30 @@ func (s *Store) isRedirect(err error) bool {
 }
 
 // send sends a command over the pipe of its server, without a retry. See [pipe.send].
-func (s *Store) send(ctx context.Context, name string, c *request) (maybeApplied bool, err error) {
+func (s *Store) send(ctx context.Context, name string, c *request) error {
 	node, err := s.nodeOf(ctx, name)
 	if err != nil {
-		return false, err
+		return err
 	}
 	return s.pipes.to(target{node: node}).send(ctx, c)
 }
 
-// runScript runs a script on a record, without a retry. It calls prepare, unless that is nil, with each
-// command before it sends the command.
-func (s *Store) runScript(ctx context.Context, script *script, keys []string, prepare func(*request), args ...any) (answer reply, maybeApplied bool, err error) {
+// runScript runs a script on a record, without a retry.
+func (s *Store) runScript(ctx context.Context, script *script, keys []string, args ...any) (reply, error) {
 	node, err := s.nodeOf(ctx, keys[0])
 	if err != nil {
-		return reply{}, false, err
+		return reply{}, err
 	}
-	answer, _, maybeApplied, err = s.runScriptAt(ctx, target{node: node}, script, keys, prepare, args...)
-	return answer, maybeApplied, err
+	return s.runScriptAt(ctx, target{node: node}, script, keys, nil, args...)
 }
 
 // runScriptAt runs a script by its hash, and by its text if the server does not know the hash. It
-// follows redirects of a cluster.
-func (s *Store) runScriptAt(ctx context.Context, to target, script *script, keys []string, prepare func(*request), args ...any) (answer reply, sent *request, maybeApplied bool, err error) {
+// follows redirects of a cluster. It calls prepare, unless that is nil, with each command before it sends
+// the command.
+func (s *Store) runScriptAt(ctx context.Context, to target, script *script, keys []string, prepare func(*request), args ...any) (reply, error) {
 	p := s.pipes.to(to)
+	var sent *request
+	var err error
 	for _, byText := range []bool{false, true} {
 		build := func() *request {
 			c := newScriptRequest(ctx, script, byText, keys, args...)
@@ -115,22 +116,17 @@ func (s *Store) runScriptAt(ctx context.Context, to target, script *script, keys
 			return c
 		}
 		sent = build()
-		var maybe bool
-		maybe, err = p.send(ctx, sent)
-		if s.isRedirect(err) {
+		if err = p.send(ctx, sent); s.isRedirect(err) {
 			sent = build()
 			sent.setTimes(&p.clock)
 			err = s.client.Process(ctx, sent)
-			maybe = mayBeApplied(err)
 		}
-		maybeApplied = maybeApplied || maybe
 		if !hasCode(err, "NOSCRIPT") {
 			break
 		}
 	}
 	if err != nil {
-		return reply{}, sent, maybeApplied, readError(keys[0], err)
+		return reply{}, readError(keys[0], err)
 	}
-	answer, err = readReply(keys[0], &sent.Cmd)
-	return answer, sent, maybeApplied, err
+	return readReply(keys[0], sent)
 }

@@ -4,9 +4,10 @@ import (
 	"crypto/sha1" // Redis names scripts by it
 	_ "embed"     // for the scripts
 	"encoding/hex"
+	"errors"
 	"fmt"
 
-	goredis "github.com/redis/go-redis/v9"
+	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
 
 var (
@@ -65,11 +66,13 @@ type reply struct {
 	word string
 	now  int64
 	rest []any
+	// replicas is [request.replicas].
+	replicas int64
 }
 
 // readReply reads the reply of a script.
-func readReply(key string, command *goredis.Cmd) (reply, error) {
-	value, err := command.Result()
+func readReply(key string, sent *request) (reply, error) {
+	value, err := sent.Result()
 	if err != nil {
 		return reply{}, readError(key, err)
 	}
@@ -80,6 +83,7 @@ func readReply(key string, command *goredis.Cmd) (reply, error) {
 	if answer.word == replyForeign {
 		return reply{}, unreadable(key, "%w", errNotOurs)
 	}
+	answer.replicas = sent.replicas
 	return answer, nil
 }
 
@@ -99,6 +103,31 @@ func scriptReply(value any) (answer reply, ok bool) {
 	word, isWord := values[0].(string)
 	now, isTime := values[1].(int64)
 	return reply{word: word, now: now, rest: values[2:]}, isWord && isTime
+}
+
+var (
+	// errNoResponse is the error if a script does not find the body that was written before it ran.
+	errNoResponse = errors.New("the response, written a moment ago, is missing: the server evicts keys, or hung")
+	// errOverdue is the error if a script refuses to run because its deadline has passed.
+	errOverdue = errors.New("the command reached the server too late, or the server's clock jumps")
+)
+
+// err returns the error that the word of a reply means, nil if the script has done its work.
+func (r reply) err(key string) error {
+	switch r.word {
+	case replyOK, replySettled:
+		return nil
+	case replyFenced:
+		return idempotency.ErrFenced
+	case replyAbsent:
+		return idempotency.ErrGone
+	case replyNoResponse:
+		return errNoResponse
+	case replyOverdue:
+		return errOverdue
+	default:
+		return r.unexpected(key)
+	}
 }
 
 // value returns the first element of the rest, a value. ok is false unless the rest has so many

@@ -21,9 +21,6 @@ const (
 	responseMargin = time.Second
 )
 
-// errNoResponse is the error if a script does not find the body that was written before it ran.
-var errNoResponse = errors.New("the response, written a moment ago, is missing: the server evicts keys, or hung")
-
 // Renew implements [idempotency.Store].
 func (s *Store) Renew(ctx context.Context, c idempotency.Claim) error {
 	ctx, cancel := s.withTimeout(ctx)
@@ -32,7 +29,7 @@ func (s *Store) Renew(ctx context.Context, c idempotency.Claim) error {
 	var answer reply
 	run := func(by *script) error {
 		return try(ctx, func() (err error) {
-			answer, _, err = s.runScript(ctx, by, keys, nil, c.Token, toMillis(c.Lease), toMillis(c.Life()), c.PrevToken, revision[:])
+			answer, err = s.runScript(ctx, by, keys, c.Token, toMillis(c.Lease), toMillis(c.Life()), c.PrevToken, revision[:])
 			return err
 		})
 	}
@@ -42,10 +39,10 @@ func (s *Store) Renew(ctx context.Context, c idempotency.Claim) error {
 			err = again
 		}
 	}
-	if err != nil {
-		return s.fail("renew", err)
+	if err == nil {
+		err = answer.err(keys[0])
 	}
-	return answer.owned(keys[0])
+	return s.fail("renew", err)
 }
 
 // Settle implements [idempotency.Store]. It takes one round trip, and a second one for a large response
@@ -73,10 +70,9 @@ func (s *Store) Settle(ctx context.Context, key idempotency.Key, claimed *idempo
 	answers := func() int64 { return s.pipes.to(target{node: node}).answers.Load() }
 	before := answers()
 	var answer reply
-	var replicas int64
 	settled := false
 	if call.body != nil && !call.written {
-		answer, replicas, settled, err = call.runWithBody(ctx, to)
+		answer, settled, err = call.runWithBody(ctx, to)
 		if err != nil && !settled {
 			return s.fail("settle", s.bodies.countFailure(claimed.Token, len(call.body), before, answers(), err))
 		}
@@ -84,7 +80,7 @@ func (s *Store) Settle(ctx context.Context, key idempotency.Key, claimed *idempo
 		defer cancel()
 	}
 	if !settled {
-		answer, replicas, err = call.tryScript(step, to)
+		answer, err = call.tryScript(step, to)
 	}
 	switch {
 	case call.body == nil:
@@ -93,36 +89,19 @@ func (s *Store) Settle(ctx context.Context, key idempotency.Key, claimed *idempo
 	default:
 		s.bodies.forget(claimed.Token)
 	}
-	if err == nil && answer.word == replyNoResponse {
-		err = errNoResponse
+	if err == nil {
+		err = answer.err(call.keys[0])
 	}
 	if err != nil {
 		return s.fail("settle", err)
 	}
-	if err := answer.owned(call.keys[0]); err != nil {
-		return err
-	}
 	if answer.word == replySettled {
-		replicas = -1 // an earlier attempt has settled it, over another connection
+		answer.replicas = -1 // an earlier attempt has settled it, over another connection
 	}
 	if replicated {
-		s.checkReplicated(step, to, replicas, key, claimed)
+		s.checkReplicated(step, to, answer.replicas, key, claimed)
 	}
 	return nil
-}
-
-// owned returns an error if the reply to a renewal or a settlement says that the claim is lost.
-func (r reply) owned(key string) error {
-	switch r.word {
-	case replyOK, replySettled:
-		return nil
-	case replyFenced:
-		return idempotency.ErrFenced
-	case replyAbsent:
-		return idempotency.ErrGone
-	default:
-		return r.unexpected(key)
-	}
 }
 
 // settleCall is one call of Settle.
@@ -243,65 +222,56 @@ func responseSizeHint(s idempotency.Settlement) int {
 	return head + len(s.Response.Body)
 }
 
-// appendKept appends the response of a complete record to its value. Of a large response it appends
-// only the head; it returns the body, not copied, to be written beside the record.
+// appendKept appends the response of a complete record to its value. Of a response with a large body it
+// appends only the head; it returns the body, not copied, to be written beside the record.
 func appendKept(value []byte, key idempotency.Key, token string, r *idempotency.Response) (_, body []byte) {
 	at := len(value)
 	if len(r.Body) <= smallResponse {
 		value = idempotency.AppendResponse(append(value, responseInside), key, token, r)
-		if len(value)-at <= 1+smallResponse {
+		if len(value)-at <= 1+smallResponse || len(r.Body) == 0 {
 			return value, nil
 		}
 	}
-	value = idempotency.AppendResponseHead(append(value[:at], responseBeside), key, token, r)
-	if r.Body == nil {
-		return value, []byte{}
-	}
-	return value, r.Body
+	return idempotency.AppendResponseHead(append(value[:at], responseBeside), key, token, r), r.Body
 }
 
 // prepare gives a request that runs the script its value.
 func (c *settleCall) prepare(sent *request) { sent.value, sent.life = c.value, c.life }
 
 // tryScript is runScript with retries.
-func (c *settleCall) tryScript(ctx context.Context, to target) (answer reply, replicas int64, err error) {
+func (c *settleCall) tryScript(ctx context.Context, to target) (answer reply, err error) {
 	attempts := 0
 	err = try(ctx, func() (err error) {
 		attempts++
-		answer, replicas, err = c.runScript(ctx, to)
+		answer, err = c.runScript(ctx, to)
 		return err
 	})
 	if err == nil && attempts == 1 {
 		reuse(c.value)
 	}
-	return answer, replicas, err
+	return answer, err
 }
 
-// runScript makes one attempt to settle. It returns how many replicas have acknowledged it, -1 if that is
-// unknown.
-func (c *settleCall) runScript(ctx context.Context, to target) (answer reply, replicas int64, err error) {
+// runScript makes one attempt to settle.
+func (c *settleCall) runScript(ctx context.Context, to target) (reply, error) {
 	if c.claimed != nil {
 		sent := newRequest(ctx, "set", c.keys[0], c.value, "ifeq", c.claimed, "px", toMillis(c.life))
 		c.claimed = nil // Only the first attempt uses IFEQ. The script can tell whether it has settled the run.
 		c.prepare(sent)
-		if _, err := c.store.pipes.to(to).send(ctx, sent); err == nil || !answered(err) {
-			return reply{word: replyOK}, sent.replicas, err
+		if err := c.store.pipes.to(to).send(ctx, sent); err == nil || !answered(err) {
+			return reply{word: replyOK, replicas: sent.replicas}, err
 		}
 		// The value is another one, because the lease was renewed or others wait for the run, or the
 		// server refuses the command.
 	}
-	answer, sent, _, err := c.store.runScriptAt(ctx, to, settleScript, c.keys, c.prepare, c.args...)
-	if err != nil {
-		return reply{}, 0, err
-	}
-	return answer, sent.replicas, nil
+	return c.store.runScriptAt(ctx, to, settleScript, c.keys, c.prepare, c.args...)
 }
 
 // runWithBody writes a large body beside the record, and runs the script in the same flush; the script
 // renames or removes the body. settled is false if only the body is written: then the script must still
 // be sent, by its text, to another node, or in a flush that waits for replicas. Otherwise
 // an error is that of the script.
-func (c *settleCall) runWithBody(ctx context.Context, to target) (answer reply, replicas int64, settled bool, err error) {
+func (c *settleCall) runWithBody(ctx context.Context, to target) (answer reply, settled bool, err error) {
 	s := c.store
 	c.expiry = time.Now().Add(unsettledLife)
 	defer func() {
@@ -312,7 +282,7 @@ func (c *settleCall) runWithBody(ctx context.Context, to target) (answer reply, 
 	if to.waits {
 		// A separate flush would occupy a connection while it waits. The script has a later
 		// offset in the replication stream, so its WAIT covers the body as well.
-		return reply{}, 0, false, s.setBody(ctx, redirect{}, c.keys[2], c.body)
+		return reply{}, false, s.setBody(ctx, redirect{}, c.keys[2], c.body)
 	}
 	n := s.bodies.node(to.node.Options().Addr)
 	settle, err := moveBody(ctx, s, n, n.writes, len(c.body), func() (*request, error) {
@@ -329,12 +299,12 @@ func (c *settleCall) runWithBody(ctx context.Context, to target) (answer reply, 
 	next := s.redirected(err)
 	switch {
 	case next.to != nil:
-		return reply{}, 0, false, s.setBody(ctx, next, c.keys[2], c.body)
+		return reply{}, false, s.setBody(ctx, next, c.keys[2], c.body)
 	case err != nil:
-		return reply{}, 0, false, err
+		return reply{}, false, err
 	case hasCode(settle.Err(), "NOSCRIPT"), hasCode(settle.Err(), "TRYAGAIN"), s.isRedirect(settle.Err()), connectionFailed(settle.Err()):
-		return reply{}, 0, false, nil // only the script is sent again
+		return reply{}, false, nil // only the script is sent again
 	}
-	answer, err = readReply(c.keys[0], &settle.Cmd) // an error has removed the body
-	return answer, settle.replicas, true, err
+	answer, err = readReply(c.keys[0], settle) // an error has removed the body
+	return answer, true, err
 }

@@ -81,7 +81,7 @@ func Open(o Options) (*Store, error) {
 	s.client = newClient(o, s.dialer, s.dialer.dialConn)
 	s.bodies = newBodies(o, s.dialer)
 	s.pipes = newPipes(s.limits, s.dialer, o.clustered())
-	s.inbox = newInbox(s.client, s.names, s.limits, o.Logger)
+	s.inbox = newInbox(s.client, s.names, o.Logger)
 	return s, nil
 }
 

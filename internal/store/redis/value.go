@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"strconv"
 	"sync"
 	"time"
 
@@ -201,13 +202,8 @@ func splitValue(value []byte) (parts, error) {
 }
 
 func digits(text []byte) (n int64, ok bool) {
-	for _, c := range text {
-		if c < '0' || c > '9' {
-			return 0, false
-		}
-		n = 10*n + int64(c-'0')
-	}
-	return n, true
+	parsed, err := strconv.ParseUint(string(text), 10, 63)
+	return int64(parsed), err == nil
 }
 
 // found is a record that was read from Redis.

@@ -2,6 +2,7 @@ package storetest
 
 import (
 	"math/rand/v2"
+	"strings"
 
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
@@ -34,8 +35,9 @@ func identicalResponses(f *fixture) {
 			},
 			Body: []byte("see there"),
 		},
-		"omitted": {Status: 200, Omitted: true, Header: map[string][]string{"Etag": {`"1"`}}},
-		"failed":  {Status: 502, Failed: true},
+		"only a header": {Status: 303, Header: map[string][]string{"Link": {strings.Repeat("x", 20<<10)}}},
+		"omitted":       {Status: 200, Omitted: true, Header: map[string][]string{"Etag": {`"1"`}}},
+		"failed":        {Status: 502, Failed: true},
 	} {
 		for _, s := range []idempotency.Settlement{complete(""), release(true, "")} {
 			k := key(name + string(s.State))
