@@ -580,6 +580,23 @@ func TestVerifyNamesTheProvider(t *testing.T) {
 	}
 }
 
+// The start says what becomes of requests that no sender has signed.
+func TestNoteOfUnsignedRequests(t *testing.T) {
+	const every, paths = "every request without a valid signature gets 401", "; with --path, requests for other paths pass"
+	for want, args := range map[string][]string{
+		"":            {"--provider", "github"},
+		every + paths: {"--verify", "github={env.A}"},
+		every + ", except the challenges of meta and dropbox" + paths: {"--verify", "meta={env.A}", "--verify", "github={env.A}", "--verify", "dropbox={env.A}"},
+	} {
+		for _, more := range [][]string{nil, {"--path", "/a"}, {"--observe"}} {
+			w, err := writtenFor(t, append(slices.Concat(args, more), "--from", ":8080", "--to", ":1")...)
+			if want := map[bool]string{true: want}[more == nil]; err != nil || w.unsignedNote() != want {
+				t.Errorf("%q %q: it says %q, %v; want %q", args, more, w.unsignedNote(), err, want)
+			}
+		}
+	}
+}
+
 // A placeholder's value is a whole path: nothing stands before it, or the state would lie
 // in another place for each directory where the command is given.
 func TestPlaceholderOfADirectory(t *testing.T) {

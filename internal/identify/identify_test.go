@@ -21,6 +21,7 @@ import (
 	"github.com/caddy-dedup/caddy-dedup/internal/delivery"
 	"github.com/caddy-dedup/caddy-dedup/internal/engine"
 	"github.com/caddy-dedup/caddy-dedup/internal/report"
+	"github.com/caddy-dedup/caddy-dedup/internal/signature"
 	"github.com/caddy-dedup/caddy-dedup/internal/upstream"
 )
 
@@ -197,5 +198,23 @@ func TestUnreadBodiesHaveAnOutcome(t *testing.T) {
 				t.Errorf("%s: %+v, of the limits %v", name, d, counts.limits)
 			}
 		}
+	}
+}
+
+// What is forged does not wait for the places in which verified bodies are parsed, nor takes one.
+func TestForgedBodiesTakeNoParseSlot(t *testing.T) {
+	for range cap(parseSlots) {
+		parseSlots <- struct{}{}
+		defer func() { <-parseSlots }()
+	}
+	v, err := signature.New(signature.Config{Provider: "adyen", Secrets: []string{"00"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	const forged = `{"notificationItems":[{"NotificationRequestItem":{"additionalData":{"hmacSignature":"AAAA"}}}]}`
+	keys := New(Config{Mode: delivery.ModeWebhook, MaxRequestBody: 1 << 20, Verify: &Verification{Verifiers: signature.Verifiers{v}}})
+	d := newRequest(keys, noCounts{}, httptest.NewRequest("POST", "/", strings.NewReader(forged))).verify()
+	if refused, is := d.(Refusal); !is || refused.Reason != ReasonSignature || len(unverifiedSlots) > 0 {
+		t.Errorf("got %+v, and %d places are taken", d, len(unverifiedSlots))
 	}
 }
