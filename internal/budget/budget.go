@@ -93,7 +93,7 @@ func (b *Budget) SetLimit(bytes int64) {
 }
 
 // SpentError is the error when the limit is reached.
-type SpentError struct{ limit int64 }
+type SpentError struct{ limit, missing int64 }
 
 // Error implements error.
 func (e SpentError) Error() string {
@@ -121,7 +121,7 @@ func (b *Budget) Busy() error {
 		return nil
 	}
 	b.clients.disconnectIdle(over)
-	return SpentError{limit}
+	return SpentError{limit, over}
 }
 
 // newRequestLimit is the limit for new requests and replays. It leaves a tenth to the runs in flight.
@@ -162,11 +162,8 @@ const (
 // [SpentError] or a [*LargeError].
 func (a *Allowance) Admit(n int) error {
 	err := a.admit(n)
-	if _, full := errors.AsType[SpentError](err); full {
-		a.Budget.mu.Lock()
-		missing := a.Budget.used + int64(n) - a.Budget.newRequestLimit()
-		a.Budget.mu.Unlock()
-		a.Budget.clients.disconnectIdle(missing)
+	if full, is := errors.AsType[SpentError](err); is {
+		a.Budget.clients.disconnectIdle(full.missing)
 	}
 	return err
 }
@@ -180,12 +177,13 @@ func (a *Allowance) admit(n int) error {
 			return err
 		}
 	}
+	missing := b.used + int64(n) - b.newRequestLimit()
 	switch all := a.bytes + int64(n); {
 	case all <= SmallBody:
 	case all > b.newRequestLimit():
 		return &LargeError{all, b.limit, "nine tenths"}
-	case b.used+int64(n) > b.newRequestLimit():
-		return SpentError{b.limit}
+	case missing > 0:
+		return SpentError{b.limit, missing}
 	}
 	a.addLocked(int64(n))
 	return nil

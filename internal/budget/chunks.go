@@ -11,9 +11,9 @@ import (
 //
 // It is not safe for concurrent use.
 type Chunks struct {
-	// first is the first chunk, and More are the others. Most bodies have only one.
-	first chunk
-	More  []chunk
+	chunks []chunk
+	// first is the initial array of chunks: most bodies have only one.
+	first [1]chunk
 	// The bytes from the offset Start to the offset End are held.
 	Start, End int64
 	// shared reports whether others may hold parts of the chunks, whose memory is then not used again.
@@ -41,7 +41,7 @@ var chunkPool = sync.Pool{New: func() any { return new([maxChunk]byte) }}
 func (p *Chunks) Len() int { return int(p.End - p.Start) }
 
 // Reserve makes room for n bytes in one chunk. The buffer must be empty.
-func (p *Chunks) Reserve(n int) { p.first.bytes = make([]byte, 0, n) }
+func (p *Chunks) Reserve(n int) { p.chunks = append(p.first[:0], chunk{bytes: make([]byte, 0, n)}) }
 
 // Append appends a copy of the bytes.
 func (p *Chunks) Append(bytes []byte) {
@@ -63,20 +63,19 @@ func (p *Chunks) Room(maxBytes int64) []byte {
 // room returns the room behind the last byte. If there is none, it adds a chunk of n bytes, at most
 // maxChunk.
 func (p *Chunks) room(n int) []byte {
-	last := p.last()
-	if len(last.bytes) == cap(last.bytes) {
-		if len(last.bytes) > 0 {
-			p.More = append(p.More, chunk{})
-			last = p.last()
-		}
-		last.at = p.End
-		if n < maxChunk {
-			last.bytes = make([]byte, 0, n)
-		} else {
-			last.bytes = chunkPool.Get().(*[maxChunk]byte)[:0]
-		}
+	if len(p.chunks) == 0 {
+		p.chunks = p.first[:0]
+	} else if last := p.last().bytes; len(last) < cap(last) {
+		return last[len(last):]
 	}
-	return last.bytes[len(last.bytes):]
+	var bytes []byte
+	if n < maxChunk {
+		bytes = make([]byte, 0, n)
+	} else {
+		bytes = chunkPool.Get().(*[maxChunk]byte)[:0]
+	}
+	p.chunks = append(p.chunks, chunk{p.End, bytes})
+	return bytes
 }
 
 // Grow adds the n bytes that were written into the room.
@@ -86,21 +85,13 @@ func (p *Chunks) Grow(n int) {
 	p.End += int64(n)
 }
 
-func (p *Chunks) last() *chunk {
-	if n := len(p.More); n > 0 {
-		return &p.More[n-1]
-	}
-	return &p.first
-}
+func (p *Chunks) last() *chunk { return &p.chunks[len(p.chunks)-1] }
 
 // All returns all bytes, chunk by chunk. None may have been dropped, and the caller must not keep
 // them.
 func (p *Chunks) All() iter.Seq[[]byte] {
 	return func(yield func([]byte) bool) {
-		if p.Len() == 0 || !yield(p.first.bytes) {
-			return
-		}
-		for _, chunk := range p.More {
+		for _, chunk := range p.chunks {
 			if len(chunk.bytes) > 0 && !yield(chunk.bytes) {
 				return
 			}
@@ -110,26 +101,25 @@ func (p *Chunks) All() iter.Seq[[]byte] {
 
 // JoinCost returns how many bytes Join allocates.
 func (p *Chunks) JoinCost() int {
-	if len(p.More) == 0 {
-		return 0
+	if len(p.chunks) > 1 {
+		return p.Len()
 	}
-	return p.Len()
+	return 0
 }
 
 // Join returns all bytes in one slice, which is not changed afterwards. None may have been dropped.
 func (p *Chunks) Join() []byte {
-	if len(p.More) > 0 {
+	if len(p.chunks) > 1 {
 		whole := make([]byte, 0, p.Len())
 		for bytes := range p.All() {
 			whole = append(whole, bytes...)
 		}
-		for p.first.bytes != nil {
+		for len(p.chunks) > 0 {
 			p.discardFirst()
 		}
-		p.first = chunk{bytes: whole}
+		p.chunks = append(p.first[:0], chunk{bytes: whole})
 	}
-	p.shared = true
-	return p.first.bytes
+	return p.From(0)
 }
 
 // From returns the bytes from the offset to the end of its chunk. The caller may keep them.
@@ -140,11 +130,11 @@ func (p *Chunks) From(offset int64) []byte {
 
 // at is [Chunks.From] for a caller that does not keep the bytes.
 func (p *Chunks) at(offset int64) []byte {
-	n := sort.Search(len(p.More), func(n int) bool { return p.More[n].at > offset })
-	in := p.first
-	if n > 0 {
-		in = p.More[n-1]
+	n := sort.Search(len(p.chunks), func(n int) bool { return p.chunks[n].at > offset })
+	if n == 0 {
+		return nil
 	}
+	in := p.chunks[n-1]
 	return in.bytes[offset-in.at:]
 }
 
@@ -165,18 +155,15 @@ func (p *Chunks) Drop() { p.DropTo(p.End) }
 // DropTo drops the bytes before an offset.
 func (p *Chunks) DropTo(offset int64) {
 	p.Start = offset
-	for p.first.bytes != nil && p.first.at+int64(len(p.first.bytes)) <= offset {
+	for len(p.chunks) > 0 && p.chunks[0].at+int64(len(p.chunks[0].bytes)) <= offset {
 		p.discardFirst()
 	}
 }
 
 func (p *Chunks) discardFirst() {
-	if bytes := p.first.bytes; cap(bytes) == maxChunk && !p.shared {
+	if bytes := p.chunks[0].bytes; cap(bytes) == maxChunk && !p.shared {
 		chunkPool.Put((*[maxChunk]byte)(bytes[:maxChunk]))
 	}
-	p.first = chunk{at: p.End}
-	if len(p.More) > 0 {
-		p.first, p.More[0] = p.More[0], chunk{}
-		p.More = p.More[1:]
-	}
+	p.chunks[0] = chunk{}
+	p.chunks = p.chunks[1:]
 }

@@ -10,8 +10,8 @@ import (
 
 // allocated is how many bytes the pieces take.
 func (p *Chunks) allocated() int {
-	n := cap(p.first.bytes)
-	for _, part := range p.More {
+	n := 0
+	for _, part := range p.chunks {
 		n += cap(part.bytes)
 	}
 	return n

@@ -286,7 +286,7 @@ func (r *Recording) Close(state State) {
 func (r *Recording) Held() (n int, joined bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.body.Len(), len(r.body.More) == 0
+	return r.body.Len(), r.body.JoinCost() == 0
 }
 
 // Bytes returns the bytes that are held, in one slice. No more bytes may come. Joining them takes a

@@ -49,8 +49,8 @@ func (f *FirstRun) Give(response *idempotency.Response) { f.response, f.given = 
 // maxFirstBody is the size up to which members of a kept response are placeholders, in bytes.
 const maxFirstBody = 64 << 10
 
-// First implements [First].
-func (f *FirstRun) First(name string) any {
+// value returns the value of a {http.dedup.first.*} placeholder, without that prefix.
+func (f *FirstRun) value(name string) any {
 	if f.ended {
 		defer f.drop()
 	}

@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"github.com/caddyserver/caddy/v2"
+	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
 
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
@@ -33,7 +34,7 @@ type Info struct {
 
 	read    map[string]Member // members of the body that were read with a key, by JSON pointer
 	members Members
-	first   First
+	first   *FirstRun // nil for none
 }
 
 // Member is a member of a request's body.
@@ -62,17 +63,11 @@ type Members interface {
 	Member(pointer string) string
 }
 
-// First finds what the first run of a request has answered.
-type First interface {
-	// First returns the value of a {http.dedup.first.*} placeholder, without that prefix.
-	First(name string) any
-}
-
 // SetMembers sets what finds the members of the body from now on.
 func (s *Info) SetMembers(m Members) { s.members = m }
 
-// SetFirst sets what finds the first run from now on; nil for none.
-func (s *Info) SetFirst(f First) { s.first = f }
+// SetFirst sets the first run from now on; nil for none.
+func (s *Info) SetFirst(f *FirstRun) { s.first = f }
 
 // Key returns the key that the last handler found.
 func (s *Info) Key() idempotency.Key { return s.key }
@@ -156,7 +151,7 @@ func (s *Info) value(name string) (value any, ours bool) {
 		if s.first == nil {
 			return "", true
 		}
-		return s.first.First(name), true
+		return s.first.value(name), true
 	}
 	return nil, false
 }
@@ -170,17 +165,19 @@ func Unescaped(pointer string) string { return strings.ReplaceAll(pointer, `\}`,
 
 // MarshalLogObject implements [zapcore.ObjectMarshaler], for the access log.
 func (s *Info) MarshalLogObject(to zapcore.ObjectEncoder) error {
-	for _, name := range InfoFields {
-		switch value, _ := s.value(name); value := value.(type) {
-		case string:
-			if value != "" {
-				to.AddString(LogPrefix+name, value)
-			}
-		case int:
-			to.AddInt(LogPrefix+name, value)
-		}
+	for name, value := range s.known {
+		zap.Any(LogPrefix+name, value).AddTo(to)
 	}
 	return nil
+}
+
+// known yields those of [InfoFields] that have a value, which is a string or an int.
+func (s *Info) known(yield func(name string, value any) bool) {
+	for _, name := range InfoFields {
+		if value, _ := s.value(name); value != "" && !yield(name, value) {
+			return
+		}
+	}
 }
 
 // User returns the user that a handler in front has authenticated, "" for none.

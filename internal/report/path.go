@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"net/http"
 	"net/url"
+	"strconv"
 	"strings"
 
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
@@ -39,18 +40,21 @@ func normalPath(path string) string {
 
 // normalEscapes leaves an escape that is malformed as it is.
 func normalEscapes(path string) string {
-	const digits = "0123456789ABCDEF"
 	normal := make([]byte, 0, len(path))
 	for i := 0; i < len(path); i++ {
-		if path[i] != '%' || i+2 >= len(path) || !isHex(path[i+1]) || !isHex(path[i+2]) {
+		if path[i] != '%' || i+2 >= len(path) {
 			normal = append(normal, path[i])
 			continue
 		}
-		c := unhex(path[i+1])<<4 | unhex(path[i+2])
-		if isUnreserved(c) {
-			normal = append(normal, c)
-		} else {
-			normal = append(normal, '%', digits[c>>4], digits[c&15])
+		c, err := strconv.ParseUint(path[i+1:i+3], 16, 8)
+		switch {
+		case err != nil:
+			normal = append(normal, path[i])
+			continue
+		case isUnreserved(byte(c)):
+			normal = append(normal, byte(c))
+		default:
+			normal = append(normal, strings.ToUpper(path[i:i+3])...)
 		}
 		i += 2
 	}
@@ -60,17 +64,6 @@ func normalEscapes(path string) string {
 // isUnreserved reports whether a character is unreserved (RFC 3986, section 2.3).
 func isUnreserved(c byte) bool {
 	return 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9' || c == '-' || c == '.' || c == '_' || c == '~'
-}
-
-func isHex(c byte) bool {
-	return '0' <= c && c <= '9' || 'a' <= c && c <= 'f' || 'A' <= c && c <= 'F'
-}
-
-func unhex(c byte) byte {
-	if c <= '9' {
-		return c - '0'
-	}
-	return c&^0x20 - 'A' + 10
 }
 
 // withoutDotSegments removes the segments . and .. (RFC 3986, section 5.2.4).

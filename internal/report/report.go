@@ -190,12 +190,10 @@ func (p *Report) trace() {
 		return
 	}
 	attributes := make([]attribute.KeyValue, 0, len(InfoFields))
-	for _, name := range InfoFields {
-		switch value, _ := p.info.value(name); value := value.(type) {
+	for name, value := range p.info.known {
+		switch value := value.(type) {
 		case string:
-			if value != "" {
-				attributes = append(attributes, attribute.String(tracePrefix+name, value))
-			}
+			attributes = append(attributes, attribute.String(tracePrefix+name, value))
 		case int:
 			attributes = append(attributes, attribute.Int(tracePrefix+name, value))
 		}

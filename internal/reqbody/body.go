@@ -192,21 +192,18 @@ func (b *Body) Drop() {
 }
 
 // readBody reads the body and puts it back. It reports whether it has read the whole body.
-func (b *Body) readBody() (whole bool, err error) {
+func (b *Body) readBody() (whole bool, _ error) {
 	r, limit := b.r, b.limit
 	if r.Body == nil || r.Body == http.NoBody {
 		return true, nil
 	}
 	b.sendContinue()
+	delete(r.Header, "Expect") // the first read tells the client to continue: the upstream must not be asked for it again
 	rest, maxBytes := r.Body, limit+1
 	if r.ContentLength > 0 {
 		maxBytes = min(maxBytes, r.ContentLength+1) // a small body takes a small buffer
 	}
-	if n := r.ContentLength; 0 < n && n <= min(limit, budget.SmallBody) && len(r.Trailer) == 0 {
-		err = b.readSmall(int(n))
-	} else {
-		err = b.readChunks(maxBytes)
-	}
+	err := b.readChunks(maxBytes)
 	if full, ok := errors.AsType[budget.SpentError](err); ok {
 		b.putBack(rest)
 		return false, full
@@ -219,8 +216,6 @@ func (b *Body) readBody() (whole bool, err error) {
 	if err != nil {
 		return false, &Error{err}
 	}
-	// The client already has its 100 Continue: the upstream must not be asked for another one.
-	delete(r.Header, "Expect")
 	n := int64(b.held.bytes.Len())
 	if n > limit {
 		b.putBack(rest)
@@ -246,22 +241,9 @@ func (b *Body) sendContinue() {
 	}
 }
 
-// readSmall reads a body of a small declared length into a buffer of that length.
-func (b *Body) readSmall(n int) error {
-	if err := b.held.allowance.Admit(n); err != nil {
-		return err
-	}
-	if _, err := io.ReadFull(b.r.Body, b.held.bytes.Room(int64(n))); err != nil {
-		return err
-	}
-	b.held.bytes.Grow(n)
-	return nil
-}
-
 // readChunks reads a body to its end, or at most maxBytes of it. Its buffers grow as the bytes come:
 // a client that only declares a length takes no memory.
 func (b *Body) readChunks(maxBytes int64) error {
-	delete(b.r.Header, "Expect") // the first read tells the client to continue
 	buffer := &b.held.bytes
 	for int64(buffer.Len()) < maxBytes {
 		n, err := b.r.Body.Read(buffer.Room(maxBytes - int64(buffer.Len())))

@@ -57,10 +57,10 @@ func TestBodiesAndTheirErrors(t *testing.T) {
 		"too large, streamed": {text: full + "!", declared: streamed, is: isTooLarge, held: limit + 1},
 		"cut behind too much": {text: full + "!", declared: streamed, breaks: true, is: isTooLarge, held: limit + 1},
 
-		"cut":                {text: "half", declared: 8, breaks: true, is: isCut},
+		"cut":                {text: "half", declared: 8, breaks: true, is: isCut, held: 4},
 		"cut, streamed":      {text: full[1:], declared: streamed, breaks: true, is: isCut, held: limit - 1},
 		"ended early":        {text: full[1:], declared: limit, is: isCut, held: limit - 1},
-		"ended early, small": {text: "half", declared: 8, is: isCut},
+		"ended early, small": {text: "half", declared: 8, is: isCut, held: 4},
 
 		"spent budget":           {text: full, declared: limit, spent: true, is: isSpent, held: 2 * budget.SmallBody},
 		"spent budget, streamed": {text: full, declared: streamed, spent: true, is: isSpent, held: 2 * budget.SmallBody},

@@ -27,12 +27,12 @@ func BenchmarkRead(b *testing.B) {
 	}
 }
 
-func BenchmarkWriteParams(b *testing.B) {
+func BenchmarkWriteFingerprint(b *testing.B) {
 	b.SetBytes(int64(len(benchCall)))
 	b.ReportAllocs()
 	for b.Loop() {
 		doc, err := canonicaljson.Parse(benchCall, nil)
-		if err != nil || toolcall.WriteParams(io.Discard, doc) != nil {
+		if err != nil || (toolcall.Mode{}).WriteFingerprint(io.Discard, doc) != nil {
 			b.Fatal("it has no params")
 		}
 	}
@@ -53,8 +53,9 @@ func BenchmarkReader(b *testing.B) {
 func BenchmarkReplay(b *testing.B) {
 	b.SetBytes(int64(len(benchResult)))
 	b.ReportAllocs()
+	call := &toolcall.ToolCall{ID: []byte("18"), Version: since}
 	for b.Loop() {
-		if _, err := toolcall.Replay(benchResult, []byte("18"), since); err != nil {
+		if _, err := call.Replay(benchResult); err != nil {
 			b.Fatal(err)
 		}
 	}

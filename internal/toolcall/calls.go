@@ -5,7 +5,6 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"slices"
 	"strings"
@@ -88,7 +87,7 @@ func (m Mode) Read(header http.Header, body []byte, whole bool, caller func(fiel
 			return identify.CallRead{Begin: begin()}
 		}
 	case UnusableID:
-		return identify.CallRead{Call: &ToolCall{id: bytes.Clone(id)}, Size: len(id), NoKey: errUnusableID}
+		return identify.CallRead{Call: &ToolCall{ID: bytes.Clone(id)}, Size: len(id), NoKey: errUnusableID}
 	case Batch:
 		return identify.CallRead{Call: &ToolCall{}, NoKey: errBatch}
 	case Cancellation:
@@ -116,38 +115,25 @@ var (
 
 // Unread implements [identify.Calls].
 func (Mode) Unread(header http.Header) identify.Call {
-	return &ToolCall{version: httpfield.First(header, versionField)}
-}
-
-// WriteFingerprint implements [identify.Calls].
-func (Mode) WriteFingerprint(to io.Writer, body *canonicaljson.Document, exclude ...string) error {
-	return WriteParams(to, body, exclude...)
+	return &ToolCall{Version: httpfield.First(header, versionField)}
 }
 
 // NewAnswer implements [identify.Calls].
 func (Mode) NewAnswer(limit int64, room budget.Allowance, eventID string) upstream.Answer {
-	return &Answer{limit: int(limit), room: room, ids: eventIDs{id: eventID}}
+	return &Answer{most: int(limit), room: room, ids: eventIDs{id: eventID}}
 }
 
 // ToolCall is a call, to be answered.
 type ToolCall struct {
-	id      []byte // as it is written; nil if it is unknown
-	version string // of the protocol
+	ID      []byte // as it is written; nil if it is unknown
+	Version string // MCP-Protocol-Version; "" for none
 }
+
+var _ identify.Call = (*ToolCall)(nil)
 
 // EventID returns the id of the events of the call, by which its client asks for the rest of a stream; "" for
 // none.
-func (c *ToolCall) EventID(key idempotency.Key) string { return eventID(key, c.id) }
-
-// Replay returns a kept response as the answer to this call, in parts.
-func (c *ToolCall) Replay(kept []byte) (parts [][]byte, err error) {
-	return Replay(kept, c.id, c.version)
-}
-
-// Refuse returns the answer to the call if it is refused.
-func (c *ToolCall) Refuse(r identify.CallRefusal) (status int, body []byte) {
-	return Refusal(r).Answer(c.id)
-}
+func (c *ToolCall) EventID(key idempotency.Key) string { return eventID(key, c.ID) }
 
 // flight identifies a request by its caller, session and id, or a session by its caller and name. The zero
 // flight is none.
@@ -234,10 +220,9 @@ func (c *flights) whenEnded(session flight, do func()) {
 
 // Answer finds the response to a call in the answer of its run. It implements [upstream.Answer].
 type Answer struct {
-	limit  int // bytes of the response
+	Reader     // zero until the answer has begun
+	most   int // bytes of the response
 	room   budget.Allowance
-	reader *Reader
-	early  bool // the answer has the response, and goes on
 	ids    eventIDs
 }
 
@@ -246,41 +231,19 @@ var _ upstream.Answer = (*Answer)(nil)
 // Begin implements [upstream.Answer].
 func (a *Answer) Begin(status int, header http.Header, take func(room *budget.Allowance, bytes int) bool) (stream bool) {
 	reserve := func(n int) bool { return take(&a.room, n) }
-	a.reader = NewReader(status, httpfield.First(header, "Content-Type"), httpfield.First(header, "Content-Encoding"), a.limit, reserve)
-	return a.reader.IsStream()
+	a.Reader = *NewReader(status, httpfield.First(header, "Content-Type"), httpfield.First(header, "Content-Encoding"), a.most, reserve)
+	return a.IsStream()
 }
 
 // Rewrite implements [upstream.Answer].
 func (a *Answer) Rewrite(p []byte) []byte {
-	if !a.reader.IsStream() {
+	if !a.IsStream() {
 		return p
 	}
 	rewritten := a.ids.replace(p)
 	a.ids.settled = a.early // what is left of the bytes with which the response ends
 	return rewritten
 }
-
-// Whole implements [upstream.Answer].
-func (a *Answer) Whole(body []byte) { a.reader.Whole(body) }
-
-// Feed implements [upstream.Answer].
-func (a *Answer) Feed(p []byte) (before int, ended bool) {
-	before, ended = a.reader.Feed(p)
-	a.early = a.early || ended
-	return before, ended
-}
-
-// Pending implements [upstream.Answer].
-func (a *Answer) Pending() int { return a.reader.Pending() }
-
-// Outgrow implements [upstream.Answer].
-func (a *Answer) Outgrow() {
-	a.reader.Outgrow()
-	a.early = true
-}
-
-// Early implements [upstream.Answer].
-func (a *Answer) Early() bool { return a.early }
 
 // Why a run is not kept.
 var (
@@ -293,15 +256,15 @@ var (
 // Verdict implements [upstream.Answer].
 func (a *Answer) Verdict(whole bool) upstream.Verdict {
 	silent := upstream.Verdict{Failed: true, Silent: true, Why: errSilent}
-	if a.reader == nil {
+	if a.status == 0 {
 		return silent
 	}
-	if whole && !a.early {
-		a.reader.Close()
+	if whole {
+		a.Close()
 	}
-	switch a.reader.End() {
+	switch a.end {
 	case Released:
-		if text, outgrown := a.reader.Message(); text == nil && !outgrown {
+		if text, outgrown := a.Message(); text == nil && !outgrown {
 			return silent
 		}
 		return upstream.Verdict{Failed: true, Why: errFailed}
@@ -314,33 +277,21 @@ func (a *Answer) Verdict(whole bool) upstream.Verdict {
 	}
 }
 
-// message returns the response, nil if there is none, or none that was held as a whole.
-func (a *Answer) message() []byte {
-	if a.reader == nil {
-		return nil
-	}
-	text, _ := a.reader.Message()
-	return text
-}
-
 // Held implements [upstream.Answer].
-func (a *Answer) Held() int { return len(a.message()) }
+func (a *Answer) Held() int {
+	text, _ := a.Message()
+	return len(text)
+}
 
 // Omitted implements [upstream.Answer].
-func (a *Answer) Omitted() bool {
-	if a.reader == nil {
-		return false
-	}
-	_, outgrown := a.reader.Message()
-	return outgrown
-}
+func (a *Answer) Omitted() bool { return a.outgrown }
 
 // Keep implements [upstream.Answer]. It removes from the header what describes a stream, other bytes, or
 // who may read the answer.
 func (a *Answer) Keep(r *idempotency.Response) {
-	text := a.message()
+	text, _ := a.Message()
 	switch {
-	case text == nil && (a.reader == nil || a.reader.End() != Kept): // requests that waited get the failure
+	case text == nil && a.end != Kept: // requests that waited get the failure
 		r.Failed, r.Omitted = true, false
 	case r.Omitted || text == nil:
 		r.Omitted = true

@@ -15,6 +15,7 @@ type Reader struct {
 	form    form
 
 	end      End
+	early    bool // it has ended, and the answer goes on
 	outgrown bool
 	message  []byte // so far
 
@@ -72,7 +73,8 @@ func (r *Reader) Feed(p []byte) (before int, ended bool) {
 	switch {
 	case r.end != Pending:
 	case r.form == formEvents:
-		return r.readEvents(p)
+		before, r.early = r.readEvents(p)
+		return before, r.early
 	case r.form == formJSON:
 		if n := r.add(p); n < len(p) {
 			r.Outgrow()
@@ -104,6 +106,9 @@ func (r *Reader) Whole(text []byte) {
 	}
 }
 
+// Early reports whether the call has ended, and the answer goes on.
+func (r *Reader) Early() bool { return r.early }
+
 // End returns how the call ends, [Pending] while that is open.
 func (r *Reader) End() End { return r.end }
 
@@ -118,6 +123,7 @@ func (r *Reader) Message() (text []byte, outgrown bool) {
 
 // Outgrow says that there is no room for more of an answer. If it may have a response, the call was executed.
 func (r *Reader) Outgrow() {
+	r.early = true
 	if r.end != Pending {
 		return
 	}

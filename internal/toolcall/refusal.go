@@ -8,15 +8,12 @@ import (
 	"github.com/caddy-dedup/caddy-dedup/internal/identify"
 )
 
-// Refusal answers a call in place of its upstream. Its status is the code of the error: codes of JSON-RPC and
-// of the protocol are below zero.
-type Refusal identify.CallRefusal
-
-// Answer returns the body for a request with this id, as it is written, and the status to send it
-// with. That is 200, because at another one most clients do not read the body; of a request whose id is
-// nil, because it is unknown, it is [Refusal.Status]: at 200, null would be the response to no
-// request, which some clients take for the end of their connection.
-func (r Refusal) Answer(id []byte) (status int, body []byte) {
+// Refuse returns the body that answers the call in place of its upstream, and the status to send it with.
+// That is 200, because at another one most clients do not read the body; of a call whose id is unknown, it
+// is that of the refusal: at 200, null would be the response to no request, which some clients take for
+// the end of their connection. The status is also the code of the error: codes of JSON-RPC and of the
+// protocol are below zero.
+func (c *ToolCall) Refuse(r identify.CallRefusal) (status int, body []byte) {
 	type data struct {
 		Code        string `json:"code"`
 		Status      int    `json:"status"`
@@ -31,7 +28,7 @@ func (r Refusal) Answer(id []byte) (status int, body []byte) {
 		Message string `json:"message"`
 		Data    data   `json:"data"`
 	}{r.Status, r.Message, data{r.Code, r.Status, r.RetryAfter, r.ExecutionID}})
-	status = 200
+	status, id := 200, c.ID
 	if id == nil {
 		status, id = r.Status, []byte("null")
 	}

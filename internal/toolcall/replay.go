@@ -17,29 +17,28 @@ const (
 	typedSince = "2026-07-28"
 )
 
-// ErrNoResponse is the error of [Replay] for a text that is no response.
+// ErrNoResponse is the error of [ToolCall.Replay] for a text that is no response.
 var ErrNoResponse = errors.New("what is kept is no JSON-RPC response")
 
-// Replay returns the response to a request with this id, as it is written, by the one that is kept.
-// version is the request's MCP-Protocol-Version, "" for none. The id takes the place of the kept one,
-// the marker is added to the result's _meta, and, for a version that needs it, a resultType to a result
-// without one. All else stays byte for byte. An error has no result, and so no marker.
+// Replay returns the response to the call by the one that is kept. The call's id takes the place of the
+// kept one, the marker is added to the result's _meta, and, for a version that needs it, a resultType to a
+// result without one. All else stays byte for byte. An error has no result, and so no marker.
 //
 // The parts, one after the other, are the response. They share the memory of kept, which may be large
-// and have several readers, and of id.
-func Replay(kept, id []byte, version string) (parts [][]byte, err error) {
+// and have several readers, and of the id.
+func (c *ToolCall) Replay(kept []byte) (parts [][]byte, err error) {
 	r, err := readResponse(kept)
 	if err != nil || r.isNone() {
 		return nil, ErrNoResponse
 	}
 	edits := make([]edit, 0, 3)
 	if r.id != (span{}) {
-		edits = append(edits, edit{r.id, id})
+		edits = append(edits, edit{r.id, c.ID})
 	} else {
 		inside := bytes.IndexByte(kept, '{') + 1
-		edits = append(edits, edit{span{inside, inside}, slices.Concat([]byte(`"id":`), id, []byte(","))})
+		edits = append(edits, edit{span{inside, inside}, slices.Concat([]byte(`"id":`), c.ID, []byte(","))})
 	}
-	edits = appendMarking(edits, kept, r.result, version)
+	edits = appendMarking(edits, kept, r.result, c.Version)
 	slices.SortFunc(edits, func(a, b edit) int { return cmp.Compare(a.begin, b.begin) })
 	parts, at := make([][]byte, 0, 2*len(edits)+1), 0
 	for _, e := range edits {

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/caddy-dedup/caddy-dedup/internal/identify"
 	"github.com/caddy-dedup/caddy-dedup/internal/toolcall"
 )
 
@@ -48,7 +49,7 @@ func TestReplay(t *testing.T) {
 		{`{"id":1,"result":{"resultType":"complete"}}`, `2`, before, `{"id":2,"result":{"_meta":{"caddy-dedup/replayed":true},"resultType":"complete"}}`},
 	} {
 		kept := []byte(c.kept)
-		parts, err := toolcall.Replay(kept, []byte(c.id), c.version)
+		parts, err := (&toolcall.ToolCall{ID: []byte(c.id), Version: c.version}).Replay(kept)
 		if got := string(slices.Concat(parts...)); err != nil || got != c.want {
 			t.Errorf("%s to %s, %q: %v\ngot  %s\nwant %s", c.kept, c.id, c.version, err, got, c.want)
 		}
@@ -57,7 +58,7 @@ func TestReplay(t *testing.T) {
 		}
 	}
 	for _, kept := range []string{``, `{}`, `[]`, `{"id":1,"result":{}`, `{"id":1,"result":{}}{}`, `{"id":1,"method":"x","result":{}}`, `{"content":[]}`} {
-		if parts, err := toolcall.Replay([]byte(kept), []byte("2"), since); !errors.Is(err, toolcall.ErrNoResponse) {
+		if parts, err := (&toolcall.ToolCall{ID: []byte("2"), Version: since}).Replay([]byte(kept)); !errors.Is(err, toolcall.ErrNoResponse) {
 			t.Errorf("%s: got %q, %v; want ErrNoResponse", kept, parts, err)
 		}
 	}
@@ -66,7 +67,7 @@ func TestReplay(t *testing.T) {
 // A large response is not copied for each that it is replayed to.
 func TestReplaySharesWhatIsKept(t *testing.T) {
 	kept := []byte(`{"id":1,"result":{"content":"` + strings.Repeat("x", 1<<20) + `"}}`)
-	parts, err := toolcall.Replay(kept, []byte("2"), since)
+	parts, err := (&toolcall.ToolCall{ID: []byte("2"), Version: since}).Replay(kept)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -77,23 +78,23 @@ func TestReplaySharesWhatIsKept(t *testing.T) {
 
 func TestRefusal(t *testing.T) {
 	for _, c := range []struct {
-		refusal toolcall.Refusal
+		refusal identify.CallRefusal
 		id      string
 		status  int
 		want    string
 	}{
-		{toolcall.Refusal{Status: 409, Code: "request_in_flight", Message: "wait", RetryAfter: 2, ExecutionID: "e-1"}, `"\u0061<"`, 200,
+		{identify.CallRefusal{Status: 409, Code: "request_in_flight", Message: "wait", RetryAfter: 2, ExecutionID: "e-1"}, `"\u0061<"`, 200,
 			`{"jsonrpc":"2.0","id":"\u0061<","error":{"code":409,"message":"wait","data":{"code":"request_in_flight","status":409,"retry_after":2,"execution_id":"e-1"}}}`},
-		{toolcall.Refusal{Status: 422, Code: "idempotency_key_reused", Message: `"<&`}, `9007199254740993`, 200,
+		{identify.CallRefusal{Status: 422, Code: "idempotency_key_reused", Message: `"<&`}, `9007199254740993`, 200,
 			`{"jsonrpc":"2.0","id":9007199254740993,"error":{"code":422,"message":"\"<&","data":{"code":"idempotency_key_reused","status":422}}}`},
-		{toolcall.Refusal{Status: 413, Code: "request_too_large", Message: "large"}, ``, 413,
+		{identify.CallRefusal{Status: 413, Code: "request_too_large", Message: "large"}, ``, 413,
 			`{"jsonrpc":"2.0","id":null,"error":{"code":413,"message":"large","data":{"code":"request_too_large","status":413}}}`},
 	} {
 		var id []byte
 		if c.id != "" {
 			id = []byte(c.id)
 		}
-		if status, body := c.refusal.Answer(id); status != c.status || string(body) != c.want {
+		if status, body := (&toolcall.ToolCall{ID: id}).Refuse(c.refusal); status != c.status || string(body) != c.want {
 			t.Errorf("%+v to %s: got %d\n%s\nwant %d\n%s", c.refusal, c.id, status, body, c.status, c.want)
 		}
 	}
@@ -117,7 +118,7 @@ func FuzzReplay(f *testing.F) {
 			id = []byte("2")
 		}
 		id, kept = bytes.TrimSpace(id), slices.Clip(kept)
-		parts, err := toolcall.Replay(kept, id, version)
+		parts, err := (&toolcall.ToolCall{ID: id, Version: version}).Replay(kept)
 		if err != nil {
 			return
 		}

@@ -141,10 +141,10 @@ func isID(value []byte) bool {
 // repeats.
 var notFingerprinted = []string{"/params/_meta", "/params/inputResponses", "/params/requestState"}
 
-// WriteParams writes what the fingerprint of a call is made of: its params in canonical form (RFC
-// 8785), without what differs between repeats and what the JSON pointers in exclude name, which start
-// at the body. The errors are those of [canonicaljson.Document.WriteCanonical].
-func WriteParams(to io.Writer, body *canonicaljson.Document, exclude ...string) error {
+// WriteFingerprint implements [identify.Calls]. It writes the params in canonical form (RFC 8785), without
+// what differs between repeats and what the JSON pointers in exclude name, which start at the body. The
+// errors are those of [canonicaljson.Document.WriteCanonical].
+func (Mode) WriteFingerprint(to io.Writer, body *canonicaljson.Document, exclude ...string) error {
 	params, ok := body.Root().At("/params")
 	if !ok {
 		return nil

@@ -125,7 +125,7 @@ func TestReadBeginning(t *testing.T) {
 	}
 }
 
-func TestWriteParams(t *testing.T) {
+func TestWriteFingerprint(t *testing.T) {
 	const first = `{"id":1,"method":"tools/call","params":{"name":"pay","arguments":{"b":[1,2.0],"a":{"at":5}},"_meta":{"progressToken":1}}}`
 	const same = `{"name":"pay","arguments":{"a":{"at":5},"b":[1,2]}}`
 	for _, c := range []struct {
@@ -150,7 +150,7 @@ func TestWriteParams(t *testing.T) {
 			t.Fatalf("%s: %v", c.body, err)
 		}
 		var got strings.Builder
-		if err := toolcall.WriteParams(&got, doc, c.exclude...); err != nil || got.String() != c.want {
+		if err := (toolcall.Mode{}).WriteFingerprint(&got, doc, c.exclude...); err != nil || got.String() != c.want {
 			t.Errorf("%s without %q: got %s, %v; want %s", c.body, c.exclude, got.String(), err, c.want)
 		}
 	}
