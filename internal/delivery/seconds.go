@@ -12,26 +12,13 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// NotSecondsError is the error for a request whose number of seconds is invalid.
-type NotSecondsError struct {
-	// Value is the value as sent, truncated to 64 bytes; for a JSON object or array, its kind.
-	Value string
-	// Reason is what is wrong with the value.
-	Reason string
-}
-
-// Error implements error. It is one line of printable ASCII, whatever the client sent.
-func (e *NotSecondsError) Error() string {
-	return fmt.Sprintf("value %+q %s; it must be a number of seconds that is more than 0", e.Value, e.Reason)
-}
-
 // Seconds returns the number of seconds that a request asks for in a source of kind
 // header or json, as a duration; 0 if it asks for none. Fractions are rounded up, so that no
 // request gets less than it asked for. A number that overflows becomes the longest duration.
 //
 // A request asks for none if the field or member is absent, empty or null, or the body
 // is not JSON. Errors:
-//   - A [*NotSecondsError] for anything else that is not a positive number.
+//   - Why anything else is not a positive number, in one line of printable ASCII.
 //   - [ErrBodyTooLarge], or the error of [Request.Body], if the source needs the body.
 func Seconds(source Source, request Request) (time.Duration, error) {
 	text, err := asked(source, request.Remember())
@@ -100,5 +87,5 @@ func parseSeconds(text string) (time.Duration, error) {
 }
 
 func notSeconds(value, reason string) error {
-	return &NotSecondsError{Value: value[:min(len(value), maxShownValue)], Reason: reason}
+	return fmt.Errorf("value %+q %s; it must be a number of seconds that is more than 0", value[:min(len(value), maxShownValue)], reason)
 }
