@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"go.uber.org/zap"
 )
@@ -79,6 +80,48 @@ func TestDuplicatesThatDiffer(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+// A duplicate that waits for the run, or follows its stream, differs as one that comes later.
+func TestWaitingDuplicatesThatDiffer(t *testing.T) {
+	for name, flushes := range map[string]bool{"waiting": false, "following": true} {
+		t.Run(name, func(t *testing.T) {
+			begun, goOn := make(chan struct{}), make(chan struct{})
+			address, _ := startUpstream(t, func(w http.ResponseWriter, _ *http.Request, _ int) {
+				if flushes {
+					_ = http.NewResponseController(w).Flush()
+				}
+				close(begun)
+				<-goOn
+			})
+			s := serve(t, "dedup {", "mode webhook", "key header X-Id", "}", "reverse_proxy "+address)
+			logged := s.logged(zap.WarnLevel)
+			counts := &differing{s.counted(), 0}
+			s.handler().reporter().Observer = counts
+			answers := make(chan answer)
+			for n, body := range []string{"paid", "shipped"} {
+				go func() { answers <- s.serveHTTP("", body, "X-Id", "1") }()
+				if n == 0 {
+					<-begun
+				}
+			}
+			if flushes {
+				for logged.FilterMessageSnippet("differs: ").Len() == 0 && t.Context().Err() == nil {
+					time.Sleep(time.Millisecond)
+				}
+			} else {
+				s.waits()
+			}
+			close(goOn)
+			for range 2 {
+				<-answers
+				<-counts.told
+			}
+			if lines := logged.FilterMessageSnippet("differs: ").Len(); counts.differ != 1 || lines != 1 {
+				t.Errorf("counted %d, logged %d, want 1", counts.differ, lines)
+			}
+		})
 	}
 }
 

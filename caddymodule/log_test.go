@@ -253,6 +253,33 @@ func TestMissingKeyIsLogged(t *testing.T) {
 	}
 }
 
+// Lines are limited for each reason and provider: many of one leave out no first one of another.
+func TestFrequentLinesLeaveOutNoOther(t *testing.T) {
+	t.Setenv("TEST_SECRET", "secret")
+	s := serveLogged(t, "", "", "route /keys {", "dedup {\nmode webhook\nkey json /id\n}", "respond done", "}",
+		"route /signed {", "dedup stripe github {\nverify stripe {env.TEST_SECRET}\nverify github {env.TEST_SECRET}\n}", "respond done", "}")
+	stripe := "Stripe-Signature: t=1,v1=" + strings.Repeat("0", 64)
+	for _, c := range []struct{ frequent, other request }{
+		{with("{}", "/keys"), with(`{"id":{}}`, "/keys")},
+		{with("{}", "/signed", stripe), with("{}", "/signed", "X-Hub-Signature-256: sha256="+strings.Repeat("0", 64))},
+	} {
+		book.clear()
+		for range 3 {
+			s.send(c.frequent)
+		}
+		s.send(c.other)
+		reasons := map[string]int{}
+		for _, line := range book.about("") {
+			if reason := line.text("reason"); reason != "" {
+				reasons[reason]++
+			}
+		}
+		if len(reasons) != 2 {
+			t.Errorf("%s, then %s: the lines are %v, want two reasons", c.frequent, c.other, reasons)
+		}
+	}
+}
+
 // Our own lines never show a credential.
 func TestCredentialsAreNotLogged(t *testing.T) {
 	s := serveLogged(t, "DEBUG", "", "dedup", "respond done 201")
