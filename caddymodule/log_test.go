@@ -280,6 +280,18 @@ func TestFrequentLinesLeaveOutNoOther(t *testing.T) {
 	}
 }
 
+// A client that sends many values makes no more lines than with one.
+func TestLinesOfManyInvalidIDs(t *testing.T) {
+	s := serveLogged(t, "", "", "dedup github", "respond done")
+	for n := range 100 {
+		id := fmt.Sprintf(`%c" \\" %c`, 'a'+n/26, 'a'+n%26) + strings.Repeat("x", 300)
+		s.serveHTTP("", "{}", "X-GitHub-Delivery", id)
+	}
+	if got := len(book.about("missing: ")); got == 0 || got > 50 {
+		t.Errorf("100 invalid IDs leave %d lines", got)
+	}
+}
+
 // Our own lines never show a credential.
 func TestCredentialsAreNotLogged(t *testing.T) {
 	s := serveLogged(t, "DEBUG", "", "dedup", "respond done 201")

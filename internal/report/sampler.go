@@ -32,17 +32,24 @@ type sampledReason struct {
 // maxReasons bounds the reasons of a sampler. Others than these share a line.
 const maxReasons = 64
 
-// withoutNumbers returns a reason without its numbers: clients choose the lengths and positions in it.
-func withoutNumbers(reason string) string {
-	isDigit := func(r rune) bool { return '0' <= r && r <= '9' }
-	if !strings.ContainsFunc(reason, isDigit) {
+// withoutValues returns a reason without its numbers and without what it quotes: clients choose them.
+func withoutValues(reason string) string {
+	if !strings.ContainsAny(reason, `"0123456789`) {
 		return reason
 	}
+	quoted, escaped := false, false
 	return strings.Map(func(r rune) rune {
-		if isDigit(r) {
-			return -1
+		switch {
+		case escaped:
+			escaped = false
+		case quoted && r == '\\':
+			escaped = true
+		case r == '"':
+			quoted = !quoted
+		case !quoted && (r < '0' || '9' < r):
+			return r
 		}
-		return r
+		return -1
 	}, reason)
 }
 
@@ -56,7 +63,7 @@ func (o *Sampler) Allow(reason string) (leftOut int64, ok bool) {
 
 // allow reports whether a line may be logged now, and how many were left out since the last one.
 func (o *Sampler) allow(now time.Duration, reason string) (leftOut int64, ok bool) {
-	reason = withoutNumbers(reason)
+	reason = withoutValues(reason)
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.reasons == nil {
