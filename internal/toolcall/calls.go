@@ -120,7 +120,7 @@ func (Mode) Unread(header http.Header) identify.Call {
 
 // NewAnswer implements [identify.Calls].
 func (Mode) NewAnswer(limit int64, room budget.Allowance, eventID string) upstream.Answer {
-	return &Answer{most: int(limit), room: room, ids: eventIDs{id: eventID}}
+	return &Answer{maxBytes: int(limit), room: room, ids: eventIDs{id: eventID}}
 }
 
 // ToolCall is a call, to be answered.
@@ -220,10 +220,10 @@ func (c *flights) whenEnded(session flight, do func()) {
 
 // Answer finds the response to a call in the answer of its run. It implements [upstream.Answer].
 type Answer struct {
-	Reader     // zero until the answer has begun
-	most   int // bytes of the response
-	room   budget.Allowance
-	ids    eventIDs
+	Reader       // zero until the answer has begun
+	maxBytes int // of the response
+	room     budget.Allowance
+	ids      eventIDs
 }
 
 var _ upstream.Answer = (*Answer)(nil)
@@ -231,7 +231,7 @@ var _ upstream.Answer = (*Answer)(nil)
 // Begin implements [upstream.Answer].
 func (a *Answer) Begin(status int, header http.Header, take func(room *budget.Allowance, bytes int) bool) (stream bool) {
 	reserve := func(n int) bool { return take(&a.room, n) }
-	a.Reader = *NewReader(status, httpfield.First(header, "Content-Type"), httpfield.First(header, "Content-Encoding"), a.most, reserve)
+	a.Reader = *NewReader(status, httpfield.First(header, "Content-Type"), httpfield.First(header, "Content-Encoding"), a.maxBytes, reserve)
 	return a.IsStream()
 }
 
