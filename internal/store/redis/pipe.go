@@ -13,6 +13,7 @@ import (
 	"time"
 
 	goredis "github.com/redis/go-redis/v9"
+	"golang.org/x/sync/singleflight"
 )
 
 const (
@@ -123,7 +124,8 @@ type pipe struct {
 	clock serverClock
 	// connected is how many replicas the server last reported (replicas.go).
 	connected atomic.Int64
-	buffers   sync.Pool // of flushBuffer
+	counts    singleflight.Group // shares the asking
+	buffers   sync.Pool          // of flushBuffer
 
 	mu            sync.Mutex
 	waiting       []*request // in the order of their seq

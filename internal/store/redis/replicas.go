@@ -64,10 +64,26 @@ func (s *Store) enoughReplicas(ctx context.Context, master *goredis.Client) bool
 	return connected >= wanted || s.countReplicas(ctx, master) >= wanted
 }
 
-// countReplicas returns how many replicas are connected to a master. It logs when the number becomes
-// too low or changes while it is too low, and when it is high enough again. If the master does not
-// answer, for example because the user may not use INFO, enough replicas count as connected.
+// countReplicas returns how many replicas are connected to a master. If that is unknown, because the
+// master does not answer in time or the user may not use INFO, enough count as connected. Callers share
+// one INFO: a burst of settlements would take all connections for it.
 func (s *Store) countReplicas(ctx context.Context, master *goredis.Client) int64 {
+	counted := s.pipes.to(target{master, true}).counts.DoChan("", func() (any, error) {
+		background, cancel := context.WithTimeout(s.dialer.ctx, s.limits.timeout())
+		defer cancel()
+		return s.askForReplicas(background, master), nil
+	})
+	select {
+	case result := <-counted:
+		return result.Val.(int64)
+	case <-ctx.Done():
+		return s.limits.replicas()
+	}
+}
+
+// askForReplicas asks a master how many replicas are connected. It logs when the number becomes too low
+// or changes while it is too low, and when it is high enough again.
+func (s *Store) askForReplicas(ctx context.Context, master *goredis.Client) int64 {
 	wanted := s.limits.replicas()
 	info, err := master.Info(ctx, "replication").Result()
 	if err != nil || infoField(info, "role") != "master" {

@@ -1,6 +1,7 @@
 package redis
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"strconv"
@@ -184,6 +185,31 @@ func TestWaitReplicasTooFew(t *testing.T) {
 			}
 			storetest.Equal(t, fmt.Sprint(got), step.want, "the log of step", i)
 		}
+	})
+}
+
+// A burst of settlements asks the server once how many replicas are connected, and takes no connection of others.
+func TestReplicasAreCountedOnceAtATime(t *testing.T) {
+	inBubble(t, func(t *testing.T, server fake) {
+		var asked atomic.Int64
+		server.on(func(command string, args ...string) (string, bool, bool) {
+			if command != "info" || len(args) == 0 { // without a section, a handshake asks
+				return "", false, false
+			}
+			asked.Add(1)
+			time.Sleep(time.Second)
+			return info("role:master", "run_id:1"), true, false
+		})
+		s, _ := server.open(t, Options{WaitReplicas: 1, Timeout: 4 * time.Second})
+		settleMany(t, s, small, claimMany(t, s, "burst ", 3*poolSize))
+		storetest.Equal(t, asked.Load(), 1, "times that the server was asked")
+		storetest.Equal(t, s.Unreplicated(), 3*poolSize, "responses that did not wait")
+		storetest.Equal(t, s.client.PoolStats().WaitCount, 0, "commands that waited for a connection")
+
+		// A caller with less time does not wait for the reply.
+		c := claimOf("late", "token")
+		record := mustClaim(t, s, c, idempotency.Proceed).Record
+		wantErr(t, s.Settle(withTime(t, 100*time.Millisecond), c.Key, record, kept(small)), context.DeadlineExceeded)
 	})
 }
 
