@@ -92,25 +92,32 @@ func renderProviders() []byte {
 			how += " †"
 		}
 		fmt.Fprintf(&b, "| `%s` | %s | %s | %s | %s | %s | %s |\n", p.Name, sender, codes(keys), path, how, s.ID, tolerance(s))
-		if says := note(p, s); len(says) > 0 {
-			fmt.Fprintf(&notes, "- `%s`: %s\n", p.Name, strings.Join(says, " "))
+		if says := note(p, s); says != "" {
+			fmt.Fprintf(&notes, "- `%s`: %s\n", p.Name, says)
 		}
 	}
 	fmt.Fprintf(&b, `
 ## Notes
 
-A handshake sets a webhook up or tests it. One that is signed is not listed; one that is refused passes under %[1]sobserve%[1]s.
+A handshake sets a webhook up or tests it. One that is signed is not listed. Under %[1]sverify%[1]s an unsigned one passes; for a refused one, set the webhook up before, or under %[1]sobserve%[1]s.
 
 %[2]s
 `, "`", &notes)
 	return b.Bytes()
 }
 
-// note returns what the table does not say of a provider.
-func note(p delivery.Provider, s signature.Provider) (says []string) {
-	if !p.Documented {
-		says = append(says, "Undocumented: "+p.Fact+".")
-	}
+// saidOnce has what several notes say, and what they say of it in the page.
+var saidOnce = strings.NewReplacer(
+	"Every endpoint gets the same ID: keep host and path in the scope.", "",
+	"The next change may send the same bytes, and counts as a duplicate within the retention: set a shorter one if that hurts.", "",
+	"In each HTTP mode: binary, structured and batched.", "",
+	"Handshake: unsigned, and passes", "Unsigned handshake",
+	"Handshake: unsigned, and refused; set the webhook up before `verify`", "Refused handshake",
+)
+
+// note returns what the page does not say elsewhere of a provider.
+func note(p delivery.Provider, s signature.Provider) string {
+	var says []string
 	if p.Retention != 0 {
 		says = append(says, "Kept for "+p.RetentionText()+".")
 	}
@@ -129,7 +136,7 @@ func note(p delivery.Provider, s signature.Provider) (says []string) {
 	if s.Handshake != "" && s.Handshake != "signed" {
 		says = append(says, "Handshake: "+s.Handshake+".")
 	}
-	return says
+	return strings.Join(strings.Fields(saidOnce.Replace(strings.Join(says, " "))), " ")
 }
 
 // groups lists the providers that cannot share a handler.
