@@ -82,14 +82,14 @@ func LookUp(ctx context.Context, open []Store, key idempotency.Key) (found []*Fo
 	all := inStores(open, func(store Store) error {
 		record, now, err := store.Lookup(ctx, key)
 		if unreadable, ok := errors.AsType[*idempotency.UnreadableError](err); ok {
-			found = append(found, FoundIn(store, idempotency.Listed{Key: key, Unreadable: unreadable, Now: time.Now()}))
+			found = append(found, foundIn(store, cursorName(store), idempotency.Listed{Key: key, Unreadable: unreadable, Now: time.Now()}))
 			return nil
 		}
 		if err == nil && record == nil {
 			err = idempotency.ErrGone
 		}
 		if err == nil {
-			found = append(found, FoundIn(store, idempotency.Listed{Key: key, Record: record, Now: now}))
+			found = append(found, foundIn(store, cursorName(store), idempotency.Listed{Key: key, Record: record, Now: now}))
 		}
 		return err
 	})
@@ -126,16 +126,9 @@ var reasons = []struct {
 	{kindOf(http.StatusConflict), func(err error) bool { return errors.Is(err, idempotency.ErrInFlight) }},
 	{Problem{Title: "The key is complete", Status: http.StatusConflict, Code: ReasonComplete}, func(err error) bool { return errors.Is(err, idempotency.ErrComplete) }},
 	{kindOf(http.StatusInternalServerError), is[*idempotency.UnreadableError]},
-	{refusesWrites(), is[*idempotency.RefusedError]},
+	{Problem{Title: "A store refuses writes", Status: http.StatusServiceUnavailable, Code: engine.ReasonUnavailable}, is[*idempotency.RefusedError]},
 	{kindOf(http.StatusServiceUnavailable), func(err error) bool { return !is[idempotency.ChangedError](err) }},
 	{Problem{Title: "The key has changed", Status: http.StatusConflict, Code: ReasonChanged}, is[idempotency.ChangedError]},
-}
-
-// refusesWrites is the problem of a store that was asked and has no room.
-func refusesWrites() Problem {
-	p := kindOf(http.StatusServiceUnavailable)
-	p.Title = "A store refuses writes"
-	return p
 }
 
 func is[E error](err error) bool {

@@ -12,15 +12,7 @@ import (
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
 
-// API serves operators' requests about keys:
-//
-//	GET    /dedup/keys                records, by state, delivery ID and more, in pages
-//	POST   /dedup/lookup              the records of many delivery IDs
-//	GET    /dedup/keys/<key>          the key's record; with ?body=true its response, too
-//	POST   /dedup/keys/<key>/release  releases a held, complete or exhausted key, and keeps its history
-//	POST   /dedup/keys/<key>/complete completes a held, lapsed or released key with a response
-//	DELETE /dedup/keys/<key>          forgets the key
-//	GET    /dedup/ready               whether the stores answer
+// API serves operators' requests about keys. docs/admin.md describes them.
 type API struct {
 	// Open returns the stores that are open now, in a stable order. The API leaves each
 	// after use.
@@ -120,7 +112,7 @@ func (*API) serveUnknown(_ http.ResponseWriter, r *http.Request) error {
 	}
 }
 
-// allowedOnKey has the methods of the paths of a key, by their last part.
+// allowedOnKey has the methods of the paths of a key, by the part behind the key.
 var allowedOnKey = map[string]string{"": "GET, DELETE", "release": "POST", "complete": "POST"}
 
 // serveKey answers a request about one key.
@@ -130,21 +122,21 @@ func (a *API) serveKey(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return problemOf(http.StatusBadRequest, err)
 	}
-	if allowedOnKey[action] == "" {
+	switch r.Method + " " + action {
+	case "GET ":
+		return a.show(w, r, key)
+	case "POST release":
+		return a.onKey(w, r, key, Store.Release)
+	case "POST complete":
+		return a.complete(w, r, key)
+	case "DELETE ":
+		return a.onKey(w, r, key, Store.Forget)
+	}
+	allowed, known := allowedOnKey[action]
+	if !known {
 		return a.serveUnknown(w, r)
 	}
-	switch {
-	case r.Method == http.MethodGet && action == "":
-		return a.show(w, r, key)
-	case r.Method == http.MethodPost && action == "release":
-		return a.onKey(w, r, key, Store.Release)
-	case r.Method == http.MethodPost && action == "complete":
-		return a.complete(w, r, key)
-	case r.Method == http.MethodDelete && action == "":
-		return a.onKey(w, r, key, Store.Forget)
-	default:
-		return wrongMethod(w, r, allowedOnKey[action], "GET or DELETE "+KeysPath+"<key>, or POST "+KeysPath+"<key>/release or /complete")
-	}
+	return wrongMethod(w, r, allowed, "GET or DELETE "+KeysPath+"<key>, or POST "+KeysPath+"<key>/release or /complete")
 }
 
 // show answers with the record of a key, and its records in other stores.
@@ -173,5 +165,5 @@ func (a *API) show(w http.ResponseWriter, r *http.Request, key idempotency.Key) 
 		}
 	}
 	all[0].Others = all[1:]
-	return answerJSON(w, http.StatusOK, all[0])
+	return answerJSON(w, all[0])
 }

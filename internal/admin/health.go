@@ -33,27 +33,28 @@ type check struct {
 
 // ServeLive answers that the process lives.
 func (*Health) ServeLive(w http.ResponseWriter, r *http.Request) error {
-	return withProblems(func(w http.ResponseWriter, r *http.Request) error {
-		if err := onlyRead(w, r); err != nil {
-			return err
-		}
-		return answerJSON(w, http.StatusOK, struct {
+	return serveProbe(w, r, func() (any, error) {
+		return struct {
 			Live bool `json:"live"`
-		}{true})
-	})(w, r)
+		}{true}, nil
+	})
 }
 
 // ServeReady answers whether the stores are ready, like [API], within their timeouts.
 func (h *Health) ServeReady(w http.ResponseWriter, r *http.Request) error {
+	return serveProbe(w, r, func() (any, error) { return h.ready(r.Context()) })
+}
+
+func serveProbe(w http.ResponseWriter, r *http.Request, probe func() (any, error)) error {
 	return withProblems(func(w http.ResponseWriter, r *http.Request) error {
 		if err := onlyRead(w, r); err != nil {
 			return err
 		}
-		answer, err := h.ready(r.Context())
+		answer, err := probe()
 		if err != nil {
 			return err
 		}
-		return answerJSON(w, http.StatusOK, answer)
+		return answerJSON(w, answer)
 	})(w, r)
 }
 
@@ -68,8 +69,8 @@ func onlyRead(w http.ResponseWriter, r *http.Request) error {
 // ready waits for the result of a check.
 func (h *Health) ready(ctx context.Context) (answer ReadyAnswer, err error) {
 	c := h.check()
-	timeout := time.NewTimer(time.Until(c.until))
-	defer timeout.Stop()
+	ctx, cancel := context.WithDeadline(ctx, c.until) // a hanging disk ignores the timeout of its operations
+	defer cancel()
 	select {
 	case <-c.done: // first: a finished check counts, even after the timeout
 		return c.answer, c.err
@@ -78,10 +79,7 @@ func (h *Health) ready(ctx context.Context) (answer ReadyAnswer, err error) {
 	select {
 	case <-c.done:
 		return c.answer, c.err
-	case <-ctx.Done():
-		// The client is gone; this keeps the log from reporting a failure.
-		return answer, problemOf(http.StatusServiceUnavailable, errors.New("the client cancelled the probe before the stores answered"))
-	case <-timeout.C: // a hanging disk ignores the timeout of its operations
+	case <-ctx.Done(): // or the client is gone, which is no failure for the log
 		return answer, problemOf(http.StatusServiceUnavailable, errors.New("the stores have not answered within their timeout"))
 	}
 }

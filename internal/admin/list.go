@@ -63,7 +63,7 @@ func (a *API) serveList(w http.ResponseWriter, r *http.Request) error {
 			return wrongRequest("%s: no key matches, and %w", ParamProvider, err)
 		}
 	}
-	return answerJSON(w, http.StatusOK, page)
+	return answerJSON(w, page)
 }
 
 // newest returns a page with the newest records of all stores. It leaves them before the page is
@@ -177,11 +177,9 @@ type listing struct {
 	keyFilter
 	limit int
 
-	found  []*Found
-	seen   int // records that were read
-	failed []Readiness
-
-	unavailable bool // one of the failed stores is in use
+	found []*Found
+	seen  int // records that were read
+	failures
 }
 
 // inOrderOfStores returns a page that starts at a cursor.
@@ -213,8 +211,7 @@ func (a *API) inOrderOfStores(ctx context.Context, l *listing, from listCursor) 
 			case err != nil && len(l.found) > before:
 				return l.upTo(at), nil // the next page reports the error
 			case err != nil:
-				l.failed = append(l.failed, Readiness{Store: store.Name(), Error: err.Error()})
-				l.unavailable = l.unavailable || store.InUse()
+				l.fail(store, err)
 				next = nil
 			}
 			at = next
@@ -228,14 +225,14 @@ func (a *API) inOrderOfStores(ctx context.Context, l *listing, from listCursor) 
 		}
 	}
 	if len(l.found) == 0 && l.unavailable {
-		return Page{}, unavailableProblem(l.failed)
+		return Page{}, unavailableProblem(l.Failed)
 	}
 	return l.upTo(nil), nil
 }
 
 // upTo returns the page of the records found, and the cursor of the next page unless that is nil.
 func (l *listing) upTo(next *listCursor) Page {
-	p := Page{Keys: showAll(l.found), Seen: l.seen, Unavailable: l.failed}
+	p := Page{Keys: showAll(l.found), Seen: l.seen, Unavailable: l.Failed}
 	if next != nil {
 		p.Next = next.String()
 	}
@@ -254,7 +251,7 @@ func (l *listing) step(ctx context.Context, store Store, at listCursor) (*listCu
 		var wanted []*Found
 		fits := 0 // the number of records up to the last wanted one that fits
 		for i, listed := range page {
-			if f := FoundIn(store, listed); l.wants(f) {
+			if f := foundIn(store, at.Store, listed); l.wants(f) {
 				if wanted = append(wanted, f); len(wanted) == room {
 					fits = i + 1
 				}

@@ -50,7 +50,7 @@ func (a *API) serveLookup(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	return answerJSON(w, http.StatusOK, answer)
+	return answerJSON(w, answer)
 }
 
 // lookUp leaves the stores before the answer is written. If a store in use fails, the error is a problem

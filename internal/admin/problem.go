@@ -1,6 +1,7 @@
 package admin
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -86,8 +87,8 @@ func withProblems(serve func(http.ResponseWriter, *http.Request) error) func(htt
 	}
 }
 
-func answerJSON(w http.ResponseWriter, status int, value any) error {
-	return answerAs(w, status, "application/json", value)
+func answerJSON(w http.ResponseWriter, value any) error {
+	return answerAs(w, http.StatusOK, "application/json", value)
 }
 
 func answerAs(w http.ResponseWriter, status int, contentType string, value any) error {
@@ -108,10 +109,8 @@ func queryOf(r *http.Request, accepted ...string) (url.Values, error) {
 	}
 	for name, values := range query {
 		switch {
-		case len(accepted) == 0:
-			return nil, wrongRequest("the parameter %q is unknown; this request takes none", name)
 		case !slices.Contains(accepted, name):
-			return nil, wrongRequest("the parameter %q is unknown; accepted are %s", name, strings.Join(accepted, ", "))
+			return nil, wrongRequest("the parameter %q is unknown; accepted are %s", name, cmp.Or(strings.Join(accepted, ", "), "none"))
 		case len(values) > 1 && name != ParamState:
 			return nil, wrongRequest("the parameter %s is there %d times; only %s may repeat", name, len(values), ParamState)
 		case slices.Contains(values, "") && r.Method != http.MethodGet: // it should have guarded a change

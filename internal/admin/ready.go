@@ -21,8 +21,8 @@ type Readiness struct {
 
 // serveReady answers whether the stores are ready that requests use.
 func (a *API) serveReady(w http.ResponseWriter, r *http.Request) error {
-	if r.Method != http.MethodGet && r.Method != http.MethodHead {
-		return wrongMethod(w, r, "GET, HEAD", "GET "+ReadyPath)
+	if err := onlyRead(w, r); err != nil {
+		return err
 	}
 	if _, err := queryOf(r); err != nil {
 		return err
@@ -31,7 +31,7 @@ func (a *API) serveReady(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	return answerJSON(w, http.StatusOK, answer)
+	return answerJSON(w, answer)
 }
 
 // ReadyAnswer is the answer of a ready process, with at least one store.
@@ -42,18 +42,6 @@ type ReadyAnswer struct {
 	Unused []string `json:"unused,omitempty"`
 }
 
-// InUse returns those of the stores that a configuration uses, and leaves the others.
-func InUse[S Store](open []S) (used []S) {
-	for _, store := range open {
-		if store.InUse() {
-			used = append(used, store)
-		} else {
-			store.Leave()
-		}
-	}
-	return used
-}
-
 // errNoStore returns the problem for a process without an open store.
 func errNoStore() error {
 	return problemOf(http.StatusServiceUnavailable, errors.New("no store is open: no configuration with dedup has started"))
@@ -62,17 +50,20 @@ func errNoStore() error {
 // readiness asks the stores that a configuration uses, and leaves all. The error is a problem that
 // names those that are not ready.
 func readiness(ctx context.Context, open []Store) (answer ReadyAnswer, err error) {
+	var used []Store
 	for _, store := range open {
-		if !store.InUse() {
-			answer.Unused = append(answer.Unused, store.Name())
+		if store.InUse() {
+			used = append(used, store)
+			continue
 		}
+		answer.Unused = append(answer.Unused, store.Name())
+		store.Leave()
 	}
-	open = InUse(open)
-	defer LeaveAll(open)
-	if len(open) == 0 {
+	defer LeaveAll(used)
+	if len(used) == 0 {
 		return answer, errNoStore()
 	}
-	all := Ready(ctx, open)
+	all := Ready(ctx, used)
 	if slices.ContainsFunc(all, func(one Readiness) bool { return !one.Ready }) {
 		return answer, unavailableProblem(all)
 	}

@@ -27,7 +27,7 @@ func TestShownStates(t *testing.T) {
 				case state == idempotency.InFlight && left <= 0:
 					want = "lapsed"
 				}
-				if got := FoundIn(operated, idempotency.Listed{Record: &idempotency.Record{State: state, Hold: hold, LeaseUntil: now.Add(left)}, Now: now}).State; got != want {
+				if got := foundIn(operated, "", idempotency.Listed{Record: &idempotency.Record{State: state, Hold: hold, LeaseUntil: now.Add(left)}, Now: now}).State; got != want {
 					t.Errorf("%s with a lease of another %s, hold %v: shown as %q, want %q", state, left, hold, got, want)
 				}
 			}

@@ -35,11 +35,8 @@ type Found struct {
 	in string // the store, as cursors name it
 }
 
-// FoundIn returns a record that a store has listed. Record is not nil, and empty if it is unreadable.
-func FoundIn(store Store, listed idempotency.Listed) *Found {
-	return foundIn(store, cursorName(store), listed)
-}
-
+// foundIn returns a record that a store, with this name in cursors, has listed. Record is not nil, and
+// empty if it is unreadable.
 func foundIn(store Store, name string, listed idempotency.Listed) *Found {
 	f := &Found{Listed: listed, Store: store, State: StateUnreadable, in: name}
 	if listed.Unreadable == nil {
@@ -136,12 +133,21 @@ type Search struct {
 	Read int
 	// More are the names of the stores that have more records than were read.
 	More []string
-	// Failed are the stores that returned an error.
-	Failed []Readiness
+	failures
 
-	mu          sync.Mutex
-	ids         map[string]*matches
-	unavailable bool // one of the failed stores is in use
+	mu  sync.Mutex
+	ids map[string]*matches
+}
+
+// failures are the stores that could not be read.
+type failures struct {
+	Failed      []Readiness
+	unavailable bool // one of them is in use
+}
+
+func (f *failures) fail(store Store, err error) {
+	f.Failed = append(f.Failed, Readiness{Store: store.Name(), Error: err.Error()})
+	f.unavailable = f.unavailable || store.InUse()
 }
 
 // matches are the records of a delivery ID, and of parts that make the same text.
@@ -246,11 +252,6 @@ func (s *Search) add(store Store, sought map[idempotency.KeyPrefix][]target, pag
 			s.match(f, t)
 		}
 	}
-}
-
-func (s *Search) fail(store Store, err error) {
-	s.Failed = append(s.Failed, Readiness{Store: store.Name(), Error: err.Error()})
-	s.unavailable = s.unavailable || store.InUse()
 }
 
 func (s *Search) keep(in *Top, f *Found) {
