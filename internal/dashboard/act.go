@@ -15,26 +15,22 @@ type act struct {
 	Verb, Text string
 	Answers    bool // whether the operator chooses the status that duplicates get
 	done       string
-	do         func(admin.Store, context.Context, idempotency.Key, *idempotency.Response, idempotency.Precondition) error
+	do         func(admin.Store, context.Context, idempotency.Key, idempotency.Precondition) error // nil for complete
 }
 
 var acts = map[string]act{
 	"release": {
-		Verb: "Release", do: func(s admin.Store, ctx context.Context, key idempotency.Key, _ *idempotency.Response, seen idempotency.Precondition) error {
-			return s.Release(ctx, key, seen)
-		},
+		Verb: "Release", do: admin.Store.Release,
 		Text: "Its next request runs. The record keeps its history, and attempts are counted from 1 again. If the service has executed the request already, it executes it again.",
 		done: "The key is released. Its next request runs: have it sent again.",
 	},
 	"complete": {
-		Verb: "Complete", do: admin.Store.Complete, Answers: true,
+		Verb: "Complete", Answers: true,
 		Text: "Its work is done: duplicates get this status from now on, without a body, and the service does not see them.",
 		done: "The key is complete. Duplicates get the status that you chose.",
 	},
 	"forget": {
-		Verb: "Forget", do: func(s admin.Store, ctx context.Context, key idempotency.Key, _ *idempotency.Response, seen idempotency.Precondition) error {
-			return s.Forget(ctx, key, seen)
-		},
+		Verb: "Forget", do: admin.Store.Forget,
 		Text: "The record and the kept response are removed. The next request with the key runs as if none had come before.",
 		done: "The record is gone. The next request with the key runs as if none had come before.",
 	},
@@ -64,16 +60,16 @@ func (p *Page) act(w http.ResponseWriter, r *http.Request) {
 		p.Refuse(w, r, http.StatusBadRequest, "The form cannot be read.")
 		return
 	}
-	var response *idempotency.Response
 	if act.Answers {
-		status, err := strconv.Atoi(form("status"))
-		if err == nil {
-			// A body would be markup under the origin of the site, written by whoever reaches the page.
-			response, err = admin.CompleteRequest{Status: status}.Response()
-		}
+		// A body would be markup under the origin of the site, written by whoever reaches the page.
+		status, _ := strconv.Atoi(form("status"))
+		response, err := admin.CompleteRequest{Status: status}.Response()
 		if err != nil {
 			p.Refuse(w, r, http.StatusBadRequest, "The status is not accepted. It is a number from 200 to 599.")
 			return
+		}
+		act.do = func(s admin.Store, ctx context.Context, key idempotency.Key, seen idempotency.Precondition) error {
+			return s.Complete(ctx, key, response, seen)
 		}
 	}
 	seen := idempotency.Precondition{ExecutionID: form("execution"), State: idempotency.State(state)}
@@ -81,7 +77,7 @@ func (p *Page) act(w http.ResponseWriter, r *http.Request) {
 	defer admin.LeaveAll(open)
 	// What was begun is finished even if the browser disconnects.
 	_, err = admin.Act(r.Context(), open, key, seen, p.MaxRun(), func(store admin.Store) error {
-		return act.do(store, context.WithoutCancel(r.Context()), key, response, seen)
+		return act.do(store, context.WithoutCancel(r.Context()), key, seen)
 	})
 	if problem, ok := errors.AsType[*admin.Problem](err); ok {
 		v := &view{status: problem.Status, Place: p.place(r), Problem: plain(problem.Error()), address: address{Key: key.String()}}

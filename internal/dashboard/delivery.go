@@ -1,8 +1,8 @@
 package dashboard
 
 import (
-	"cmp"
 	"fmt"
+	"maps"
 	"net/http"
 	"slices"
 	"strconv"
@@ -58,11 +58,10 @@ func (p *Page) showDelivery(r *http.Request, open []admin.Store, v *view) {
 	if done == "release" && f.ByOperator() || done == "complete" && f.State == string(idempotency.Complete) {
 		v.Notice = acts[done].done + p.copyBound()
 	}
-	var kept keptResponse
+	v.Delivery = v.deliveryOf(f)
 	if p.Bodies && f.Unreadable == nil {
-		kept.Response, kept.err = f.Store.Response(r.Context(), key, f.Record)
+		v.Delivery.Response = responseOf(f.Store.Response(r.Context(), key, f.Record))
 	}
-	v.Delivery = v.deliveryOf(f, kept)
 	if slices.Contains(v.Delivery.May, do) {
 		v.Confirm = &confirm{acts[do], do, key.String(), f.State, f.Record.ExecutionID}
 	}
@@ -76,13 +75,10 @@ func (p *Page) copyBound() string {
 	return " Other replicas follow within " + span(p.CopyBound) + "."
 }
 
-func (v *view) deliveryOf(f *admin.Found, kept keptResponse) *delivery {
-	d := &delivery{row: v.rowOf(f), Advice: alertFor(f).advice(v.limited), Timeline: timeline(f, v.limited), Fields: fieldsOf(f), Response: responseOf(kept)}
+func (v *view) deliveryOf(f *admin.Found) *delivery {
+	d := &delivery{row: v.rowOf(f), Advice: alertFor(f).advice(v.limited), Timeline: v.timeline(f), Fields: fieldsOf(f)}
 	if f.Unreadable != nil {
 		d.Unreadable = plain(f.Unreadable.Error())
-	}
-	for i := range d.Timeline {
-		d.Timeline[i].When = whenOf(d.Timeline[i].at, v.now)
 	}
 	if f.Record.CheckChange(idempotency.Precondition{}, f.Now) == nil {
 		// A released key runs. One whose attempts are exhausted cannot be told from it.
@@ -109,10 +105,10 @@ type moment struct {
 }
 
 // timeline tells what the record says of a key, in the order of time.
-func timeline(f *admin.Found, limited bool) (all []moment) {
+func (v *view) timeline(f *admin.Found) (all []moment) {
 	r := f.Record
 	add := func(at time.Time, mark, title, text string) {
-		all = append(all, moment{at: at, Title: title, Text: text, Mark: mark})
+		all = append(all, moment{at: at, Title: title, Text: text, Mark: mark, When: whenOf(at, v.now)})
 	}
 	if f.State == admin.StateUnreadable {
 		return nil
@@ -129,7 +125,7 @@ func timeline(f *admin.Found, limited bool) (all []moment) {
 		add(r.Claimed, "begin", "Claimed", fmt.Sprintf("Attempt %d began.", max(1, r.Attempt)))
 	}
 	if !r.Ended.IsZero() {
-		mark, text := endOf(f, limited)
+		mark, text := endOf(f, v.limited)
 		add(r.Ended, mark, "Ended", text)
 	}
 	switch f.State {
@@ -211,12 +207,6 @@ func fieldsOf(f *admin.Found) (fields []field) {
 // maxBody is how much of a body is shown.
 const maxBody = 64 << 10
 
-// keptResponse is the response of a record, nil if there is none.
-type keptResponse struct {
-	*idempotency.Response
-	err error // it could not be read
-}
-
 // response is a kept response, as it is shown.
 type response struct {
 	Problem string // it could not be read
@@ -225,20 +215,20 @@ type response struct {
 	Body    string
 }
 
-func responseOf(kept keptResponse) *response {
+// responseOf shows a response, nil for none.
+func responseOf(kept *idempotency.Response, err error) *response {
 	switch {
-	case kept.err != nil:
-		return &response{Problem: plain(kept.err.Error())}
-	case kept.Response == nil:
+	case err != nil:
+		return &response{Problem: plain(err.Error())}
+	case kept == nil:
 		return nil
 	}
 	shown := new(response)
-	for name, values := range kept.Header {
-		for _, value := range values {
+	for _, name := range slices.Sorted(maps.Keys(kept.Header)) {
+		for _, value := range kept.Header[name] {
 			shown.Fields = append(shown.Fields, field{plain(name), plain(value)})
 		}
 	}
-	slices.SortStableFunc(shown.Fields, func(a, b field) int { return cmp.Compare(a.Name, b.Name) })
 	body := kept.Body
 	switch {
 	case kept.Omitted:

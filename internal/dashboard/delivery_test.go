@@ -86,7 +86,7 @@ func TestTimeline(t *testing.T) {
 	} {
 		c.record.Expires = at(999)
 		var got strings.Builder
-		for _, m := range timeline(&admin.Found{State: c.state, Listed: idempotency.Listed{Record: &c.record}}, false) {
+		for _, m := range new(view).timeline(&admin.Found{State: c.state, Listed: idempotency.Listed{Record: &c.record}}) {
 			got.WriteString(m.Title + ": " + m.Text + "\n")
 		}
 		if got.String() != c.want+expires {

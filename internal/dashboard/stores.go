@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"net/http"
 	"slices"
 	"strings"
@@ -114,17 +113,6 @@ func (s *scan) sawAll() bool {
 
 // fault is what is wrong with a store.
 type fault struct{ Title, Reason string }
-
-// find returns the records of a delivery ID, behind a record if one is given.
-func find(ctx context.Context, open []admin.Store, text string, after *admin.Found) *admin.Search {
-	s := &admin.Search{IDs: []string{text}, Max: maxRows, After: after, Timeout: findTimeout, Wants: func(*admin.Found) bool { return true }}
-	s.Run(ctx, open)
-	return s
-}
-
-func failure(store, why string) string {
-	return plain(fmt.Sprintf("%s: %s", store, strings.TrimSuffix(why, ".")))
-}
 
 // notFound reports whether the problem is that no store has the key.
 func notFound(err error) bool {

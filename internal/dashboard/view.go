@@ -129,11 +129,12 @@ func (v *view) search(ctx context.Context, open []admin.Store, after *admin.Foun
 		}
 	}
 	for _, text := range slices.Compact([]string{v.Q, trimmed}) {
-		s := find(ctx, open, text, after)
+		s := &admin.Search{IDs: []string{text}, Max: maxRows, After: after, Timeout: findTimeout, Wants: func(*admin.Found) bool { return true }}
+		s.Run(ctx, open)
 		if s.Incomplete() {
-			why := slices.Clone(s.More)
+			why := s.More
 			for _, store := range s.Failed {
-				why = append(why, failure(store.Store, store.Error))
+				why = append(why, store.Store+": "+strings.TrimSuffix(store.Error, "."))
 			}
 			v.problem(http.StatusServiceUnavailable, "The search is incomplete: "+plain(strings.Join(why, "; ")))
 		}
