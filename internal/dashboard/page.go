@@ -107,15 +107,11 @@ func (p *Page) place(r *http.Request) string {
 // address is what the page shows, as its query has it.
 type address struct{ Q, Key, State, Provider, Status, After string }
 
-// maxQuery is the longest parameter that is accepted, in bytes: it is part of every link.
-const maxQuery = 4096
+// maxQuery is the longest query that is accepted, in bytes: it is part of every link.
+const maxQuery = 16 << 10
 
 func addressOf(query url.Values) address {
 	return address{query.Get("q"), query.Get("key"), query.Get("state"), query.Get("provider"), query.Get("status"), query.Get("after")}
-}
-
-func (a address) tooLong() bool {
-	return max(len(a.Q), len(a.Key), len(a.State), len(a.Provider), len(a.Status), len(a.After)) > maxQuery
 }
 
 // With returns a link to this address with some parameters changed: names and values.

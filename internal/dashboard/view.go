@@ -83,7 +83,7 @@ func (p *Page) view(r *http.Request) *view {
 	open := p.Open()
 	defer admin.LeaveAll(open)
 	v := &view{address: addressOf(r.URL.Query()), now: time.Now(), status: http.StatusOK, limited: p.LimitsAttempts(), maxRun: p.MaxRun(), Place: p.place(r), NoStore: len(open) == 0}
-	if v.tooLong() {
+	if len(r.URL.RawQuery) > maxQuery {
 		v.address = address{}
 		v.problem(http.StatusBadRequest, "The text is too long for the page. Search for it with caddy-dedup keys show.")
 	}
