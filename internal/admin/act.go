@@ -143,14 +143,9 @@ func problemIn(all []Outcome, key idempotency.Key, seen idempotency.Precondition
 	}
 	done := slices.ContainsFunc(all, func(o Outcome) bool { return o.Done })
 	failed := slices.DeleteFunc(slices.Clone(all), func(o Outcome) bool {
-		switch {
-		case o.Done || !done:
-			return o.Done
-		case seen.ExecutionID != "": // no two stores have the same run
-			return true
-		default: // a key in another state was not meant
-			return seen.State != "" && (is[idempotency.ChangedError](o.err) || errors.Is(o.err, idempotency.ErrInFlight))
-		}
+		// No two stores have the same run, and a key in another state was not meant.
+		meant := seen.ExecutionID == "" && (seen.State == "" || !is[idempotency.ChangedError](o.err) && !errors.Is(o.err, idempotency.ErrInFlight))
+		return o.Done || done && !meant
 	})
 	for _, reason := range reasons {
 		if slices.ContainsFunc(failed, func(o Outcome) bool { return reason.is(o.err) }) {

@@ -189,69 +189,49 @@ func (a *API) inOrderOfStores(ctx context.Context, l *listing, from listCursor) 
 		return Page{}, err
 	}
 	defer LeaveAll(open)
-	first := 0
+	i, at := 0, from.At
 	if from.Store != "" {
-		first = slices.IndexFunc(open, func(o Store) bool { return cursorName(o) == from.Store })
-		if first < 0 {
+		i = slices.IndexFunc(open, func(o Store) bool { return cursorName(o) == from.Store })
+		if i < 0 {
 			return Page{}, wrongRequest("cursor=%q belongs to a store that is not open any more; start again without a cursor", from)
 		}
 	}
-	until := time.Now().Add(listTimeout)
-	for i, store := range open[first:] {
-		at := &listCursor{Store: cursorName(store)}
-		if i == 0 && from.Store != "" {
-			at = &from
+	for until := time.Now().Add(listTimeout); i < len(open) && len(l.found) < l.limit && time.Now().Before(until); {
+		next, err := l.step(ctx, open[i], at)
+		if errors.Is(err, idempotency.ErrCursor) {
+			return Page{}, wrongCursor(from.String())
 		}
-		before := len(l.found)
-		for at != nil {
-			next, err := l.step(ctx, store, *at)
-			switch {
-			case errors.Is(err, idempotency.ErrCursor):
-				return Page{}, wrongCursor(from.String())
-			case err != nil && len(l.found) > before:
-				return l.upTo(at), nil // the next page reports the error
-			case err != nil:
-				l.fail(store, err)
-				next = nil
-			}
-			at = next
-			if len(l.found) < l.limit && time.Now().Before(until) {
-				continue
-			}
-			if rest := open[first+i+1:]; at == nil && len(rest) > 0 {
-				at = &listCursor{Store: cursorName(rest[0])}
-			}
-			return l.upTo(at), nil
+		if err != nil {
+			l.fail(open[i], err)
+			next = ""
+		}
+		if at = next; at == "" {
+			i++
 		}
 	}
-	if len(l.found) == 0 && l.unavailable {
+	page := Page{Keys: showAll(l.found), Seen: l.seen, Unavailable: l.Failed}
+	switch {
+	case i < len(open):
+		page.Next = listCursor{Store: cursorName(open[i]), At: at}.String()
+	case len(l.found) == 0 && l.unavailable:
 		return Page{}, unavailableProblem(l.Failed)
 	}
-	return l.upTo(nil), nil
+	return page, nil
 }
 
-// upTo returns the page of the records found, and the cursor of the next page unless that is nil.
-func (l *listing) upTo(next *listCursor) Page {
-	p := Page{Keys: showAll(l.found), Seen: l.seen, Unavailable: l.Failed}
-	if next != nil {
-		p.Next = next.String()
-	}
-	return p
-}
-
-// step adds the wanted records of one page of a store. It returns the cursor of the next step, nil at the
-// end of the store. A store may return more records than its limit, and then so does the list.
-func (l *listing) step(ctx context.Context, store Store, at listCursor) (*listCursor, error) {
-	room := l.limit - len(l.found)
+// step adds the wanted records of one page of a store. It returns the store's next cursor, "" at the end.
+// A store may return more records than its limit, and then so does the list.
+func (l *listing) step(ctx context.Context, store Store, at string) (string, error) {
+	name, room := cursorName(store), l.limit-len(l.found)
 	for batch := walkBatch; ; {
-		page, next, err := store.List(ctx, at.At, batch)
+		page, next, err := store.List(ctx, at, batch)
 		if err != nil {
-			return nil, err
+			return "", err
 		}
 		var wanted []*Found
 		fits := 0 // the number of records up to the last wanted one that fits
 		for i, listed := range page {
-			if f := foundIn(store, at.Store, listed); l.wants(f) {
+			if f := foundIn(store, name, listed); l.wants(f) {
 				if wanted = append(wanted, f); len(wanted) == room {
 					fits = i + 1
 				}
@@ -265,10 +245,7 @@ func (l *listing) step(ctx context.Context, store Store, at listCursor) (*listCu
 		default:
 			l.found = append(l.found, wanted...)
 			l.seen += len(page)
-			if next == "" {
-				return nil, nil
-			}
-			return &listCursor{Store: at.Store, At: next}, nil
+			return next, nil
 		}
 	}
 }

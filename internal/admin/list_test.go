@@ -352,9 +352,13 @@ func TestListWithUnavailableStore(t *testing.T) {
 		len(got.Unavailable) != 1 || !strings.HasSuffix(got.Unavailable[0].Store, " a") || got.Unavailable[0].Error != admintest.ErrAway.Error() {
 		t.Errorf("listed %s", got.text)
 	}
+	if got := wantAsked(t, "GET", "/dedup/keys?order=store", "", 200); !slices.Equal(got.ids(), []string{"in b"}) || len(got.Unavailable) != 1 || got.Next != "" {
+		t.Errorf("in the order of the stores it is %s", got.text)
+	}
 	wantAsked(t, "GET", "/dedup/keys/"+key.String(), "", 200)
 	for _, request := range [][3]string{
 		{"GET", "/dedup/keys?delivery_id=in+a"},
+		{"GET", "/dedup/keys?order=store&state=complete"},
 		{"GET", "/dedup/keys?state=complete"},
 		{"POST", "/dedup/lookup", `{"ids":["in b"]}`}, // what is missing, nobody knows
 		{"GET", "/dedup/keys/" + strings.Repeat("0", 64)},
