@@ -19,8 +19,8 @@ type API struct {
 	Open func() []Store
 	// ParseDuration parses a duration of the configuration, such as 90s or 7d.
 	ParseDuration func(text string) (time.Duration, error)
-	// CheckProvider returns an error that names the known providers if the process does not know this one;
-	// it may be nil. Keys of an earlier configuration may have others.
+	// CheckProvider returns an error that names the known providers if the process does not know this one.
+	// Keys of an earlier configuration may have others.
 	CheckProvider func(name string) error
 	// MaxRun returns the longest timeout of a handler.
 	MaxRun func() time.Duration

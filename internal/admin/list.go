@@ -58,7 +58,7 @@ func (a *API) serveList(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	// An unknown provider is a mistake only if all keys were seen and none has it.
-	if whole := from == (listCursor{}) && page.Next == "" && !page.Incomplete && len(page.Unavailable) == 0; whole && len(page.Keys) == 0 && filter.provider != "" && a.CheckProvider != nil {
+	if whole := from == (listCursor{}) && page.Next == "" && !page.Incomplete && len(page.Unavailable) == 0; whole && len(page.Keys) == 0 && filter.provider != "" {
 		if err := a.CheckProvider(filter.provider); err != nil {
 			return wrongRequest("%s: no key matches, and %w", ParamProvider, err)
 		}

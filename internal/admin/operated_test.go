@@ -72,7 +72,10 @@ func (a asked) ids() []string {
 func askAdmin(t *testing.T, method, target, body string) asked {
 	t.Helper()
 	mux := http.NewServeMux()
-	api := &API{Open: enterAll, ParseDuration: caddy.ParseDuration, MaxRun: func() time.Duration { return maxRun }}
+	api := &API{
+		Open: enterAll, ParseDuration: caddy.ParseDuration, MaxRun: func() time.Duration { return maxRun },
+		CheckProvider: func(string) error { return nil },
+	}
 	for _, route := range api.Routes() {
 		mux.HandleFunc(route.Pattern, func(w http.ResponseWriter, r *http.Request) {
 			if err := route.Serve(w, r); err != nil {

@@ -128,20 +128,16 @@ func (v *view) search(ctx context.Context, open []admin.Store, after *admin.Foun
 			return found
 		}
 	}
-	for _, text := range slices.Compact([]string{v.Q, trimmed}) {
-		s := &admin.Search{IDs: []string{text}, Max: maxRows, After: after, Timeout: findTimeout, Wants: func(*admin.Found) bool { return true }}
-		s.Run(ctx, open)
-		if s.Incomplete() {
-			why := s.More
-			for _, store := range s.Failed {
-				why = append(why, store.Store+": "+strings.TrimSuffix(store.Error, "."))
-			}
-			v.problem(http.StatusServiceUnavailable, "The search is incomplete: "+plain(strings.Join(why, "; ")))
+	s := &admin.Search{IDs: slices.Compact([]string{v.Q, trimmed}), Max: maxRows, After: after, Timeout: findTimeout, Wants: func(*admin.Found) bool { return true }}
+	s.Run(ctx, open)
+	if s.Incomplete() {
+		why := s.More
+		for _, store := range s.Failed {
+			why = append(why, store.Store+": "+strings.TrimSuffix(store.Error, "."))
 		}
-		if found = s.Result; found.Count > 0 {
-			break
-		}
+		v.problem(http.StatusServiceUnavailable, "The search is incomplete: "+plain(strings.Join(why, "; ")))
 	}
+	found = s.Result
 	switch {
 	case found.Count == 1 && after == nil:
 		v.Key = found.Found[0].Key.String()
