@@ -96,7 +96,8 @@ type Top struct {
 	Found []*Found
 }
 
-// Add adds a record, unless it is kept already: two of the sought IDs may have it.
+// Add adds a record, unless it is kept already: two of the sought IDs may have it, and SCAN may return a
+// key twice.
 func (t *Top) Add(f *Found) {
 	at, twice := slices.BinarySearchFunc(t.Found, f, t.Compare)
 	if twice {
@@ -182,14 +183,8 @@ func (s *Search) top() Top { return Top{Max: s.Max, Compare: Newest} }
 // walk reads the records of one store, in steps.
 func (s *Search) walk(ctx context.Context, store Store, until time.Time) {
 	sought, prefixes := s.sought(store)
-	seen := make(map[idempotency.Key]bool)
 	for cursor := ""; ; {
 		page, next, err := s.step(ctx, store, prefixes, cursor)
-		page = slices.DeleteFunc(page, func(listed idempotency.Listed) bool { // SCAN may return a key twice
-			twice := seen[listed.Key]
-			seen[listed.Key] = true
-			return twice
-		})
 		if s.add(store, sought, page, err); err != nil || next == "" {
 			return
 		}
