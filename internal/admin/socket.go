@@ -46,34 +46,24 @@ func Sockets(directory string) (sockets []string, err error) {
 	return sockets, err
 }
 
-// Socket is the path of a unix socket for the admin API, "" for none.
-type Socket string
-
-// NewSocket makes the directory of the admin API's socket, if its address is one. A socket left by an
+// PrepareSocket makes the directory of the admin API's socket, if its address is one. A socket left by an
 // earlier process is fine. One that still answers belongs to another proxy, and is an error.
-func NewSocket(address string) (Socket, error) {
+func PrepareSocket(address string) error {
 	address, isSocket := strings.CutPrefix(address, socketNetwork)
 	if !isSocket {
-		return "", nil
+		return nil
 	}
 	path, _, _ := strings.Cut(address, "|")
 	if len(path) > maxSocketPath {
-		return "", fmt.Errorf("the admin API's socket %s has a path of %d bytes; the maximum is %d; set XDG_DATA_HOME to a shorter directory, or use --admin off",
+		return fmt.Errorf("the admin API's socket %s has a path of %d bytes; the maximum is %d; set XDG_DATA_HOME to a shorter directory, or use --admin off",
 			path, len(path), maxSocketPath)
 	}
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
-		return "", fmt.Errorf("the directory of the admin API's socket cannot be made (%w); set XDG_DATA_HOME to one that can be written, or use --admin off", err)
+		return fmt.Errorf("the directory of the admin API's socket cannot be made (%w); set XDG_DATA_HOME to one that can be written, or use --admin off", err)
 	}
 	if conn, err := net.Dial("unix", path); err == nil {
 		conn.Close()
-		return "", fmt.Errorf("another proxy with this address runs: it answers on the admin API's socket %s", path)
+		return fmt.Errorf("another proxy with this address runs: it answers on the admin API's socket %s", path)
 	}
-	return Socket(path), nil
-}
-
-// Remove removes the socket of a process that did not start.
-func (s Socket) Remove() {
-	if s != "" {
-		_ = os.Remove(string(s)) // it may not be there yet
-	}
+	return nil
 }

@@ -20,11 +20,10 @@ func TestSocketsAreFound(t *testing.T) {
 	if !strings.HasSuffix(address, "dedup-admin---1-8080.sock|0600") {
 		t.Errorf("the address is %s", address)
 	}
-	socket, err := NewSocket(address)
-	if err != nil {
+	if err := PrepareSocket(address); err != nil {
 		t.Fatal(err)
 	}
-	listener, err := net.Listen("unix", string(socket))
+	listener, err := net.Listen("unix", filepath.Join(directory, "dedup-admin---1-8080.sock"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -33,20 +32,19 @@ func TestSocketsAreFound(t *testing.T) {
 	if err != nil || len(sockets) != 1 || sockets[0] != strings.TrimSuffix(address, SocketMode) {
 		t.Errorf("found %q, %v; want that of %s", sockets, err, address)
 	}
-	if _, err := NewSocket(address); err == nil || !strings.Contains(err.Error(), "another proxy") {
+	if err := PrepareSocket(address); err == nil || !strings.Contains(err.Error(), "another proxy") {
 		t.Errorf("a second proxy gets %v", err)
 	}
 }
 
 func TestSocketsThatAreNone(t *testing.T) {
 	for _, address := range []string{"", "localhost:2019"} {
-		if socket, err := NewSocket(address); socket != "" || err != nil {
-			t.Errorf("%q is the socket %q, %v", address, socket, err)
+		if err := PrepareSocket(address); err != nil {
+			t.Errorf("%q: %v", address, err)
 		}
 	}
-	Socket("").Remove()
 	long := SocketAt(filepath.Join(t.TempDir(), strings.Repeat("x", maxSocketPath)), ":80")
-	if _, err := NewSocket(long); err == nil || !strings.Contains(err.Error(), "XDG_DATA_HOME") {
+	if err := PrepareSocket(long); err == nil || !strings.Contains(err.Error(), "XDG_DATA_HOME") {
 		t.Errorf("a path that is too long: %v", err)
 	}
 }

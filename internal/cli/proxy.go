@@ -471,7 +471,6 @@ func (p *proxy) run(cmd *cobra.Command) error {
 		return err
 	}
 	caddy.TrapSignals()
-	var socket admin.Socket
 	if config.Admin.Disabled {
 		p.admin = adminOff
 	}
@@ -485,13 +484,12 @@ func (p *proxy) run(cmd *cobra.Command) error {
 		return err
 	}
 	if !config.Admin.Disabled {
-		if socket, err = admin.NewSocket(p.admin); err != nil {
+		if err := admin.PrepareSocket(p.admin); err != nil {
 			return err
 		}
 	}
 	limitMemory()
 	if err := caddy.Run(config); err != nil {
-		socket.Remove()
 		return err
 	}
 	fmt.Fprintln(cmd.OutOrStdout(), p.summary())
