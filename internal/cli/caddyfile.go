@@ -39,9 +39,8 @@ func (p *proxy) caddyfile() (string, error) {
 	b.line("# Trust X-Forwarded-* of an ingress or a mesh in a private network.")
 	b.line("trusted_proxies static private_ranges")
 	b.close()
-	if p.handler.StoreRaw == nil {
+	if _, line := p.storeLine(); line != "" {
 		b.open("dedup")
-		_, line := p.storeLine()
 		b.line(line)
 		b.close()
 	}
@@ -81,26 +80,28 @@ func (p *proxy) caddyfile() (string, error) {
 	return string(caddyfile.Format([]byte(head.String() + b.String()))), nil
 }
 
-// storeLine returns the line of a Caddyfile for the store, and the flag that it is of, "" for none.
+// storeLine returns the line of the global option for the store, "" if the directive has one, and the flag
+// that names the store.
 func (p *proxy) storeLine() (flag, line string) {
 	switch {
 	case len(p.redis) > 0:
-		return "--redis", "store redis " + p.redisURLs(quote)
+		return "--redis", "store redis " + p.redisURLs()
 	case p.file != "":
 		return "--file", "store file " + quote(p.file)
+	case p.handler.StoreRaw != nil:
+		return "--dedup", ""
 	default:
 		return "", "store file " + directoryOf(p.site.portText)
 	}
 }
 
-// redisURLs are those of --redis without their passwords, each in the form that a writer gives
-// it.
-func (p *proxy) redisURLs(form func(string) string) string {
+// redisURLs are those of --redis without their passwords.
+func (p *proxy) redisURLs() string {
 	var urls []string
 	for _, url := range p.redis {
-		urls = append(urls, form(p.hideURL(url)))
+		urls = append(urls, p.hideURL(url))
 	}
-	return strings.Join(urls, " ")
+	return quoteAll(urls)
 }
 
 func (p *proxy) writeSite(b *block) error {

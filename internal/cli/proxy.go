@@ -101,9 +101,8 @@ type proxy struct {
 	protected    []string            // of paths, with those
 	secrets      map[string]string   // of the flags, by the variables that the Caddyfile has for them
 	lines        string              // of the directive, without secrets
-	handler      caddymodule.Handler // as the directive is read
-	verified     caddymodule.Handler // of --verify alone
-	store        caddymodule.Handler // of --redis or --file alone
+	handler      caddymodule.Handler // as the directive is read, with the store of --redis or --file
+	verified     []string            // the providers of --verify
 }
 
 func (p *proxy) defineFlags(cmd *cobra.Command) {
@@ -305,11 +304,10 @@ func (p *proxy) readDirective() error {
 		head = "--provider"
 	}
 	var verify, lines, values block
-	named, err := p.verifyLines(&verify)
-	if err != nil {
+	if p.verified, err = p.verifyLines(&verify); err != nil {
 		return err
 	}
-	for _, name := range named { // of a provider: another one is an error in the line
+	for _, name := range p.verified { // of a provider: another one is an error in the line
 		if _, ok := delivery.ProviderNamed(name); ok && !slices.Contains(providers, name) {
 			providers, p.providers = append(providers, name), append(p.providers, name)
 		}
@@ -343,21 +341,17 @@ func (p *proxy) readDirective() error {
 	if d.Next() {
 		return fmt.Errorf("--dedup: after the end of the directive comes %q", d.Val())
 	}
-	if _, err := parseDirective(&p.verified, []flagText{{"--verify", "dedup " + quoteAll(named) + " {\n" + verify.String() + "}"}}); err != nil {
-		return err
-	}
-	flag, line := p.storeLine()
-	if flag == "" {
+	if len(p.redis) == 0 && p.file == "" {
 		return nil
-	}
-	// The global option has the same line.
-	if _, err := parseDirective(&p.store, []flagText{{flag, "dedup {\n" + line + "\n}"}}); err != nil {
-		return err
 	}
 	if p.handler.StoreRaw != nil {
 		return errors.New("--dedup 'store ...' excludes --redis and --file: the state is in one place")
 	}
-	return nil
+	flag, line := p.storeLine() // the global option has the same line
+	var own caddymodule.Handler
+	_, err = parseDirective(&own, []flagText{{flag, "dedup {\n" + line + "\n}"}})
+	p.handler.StoreRaw = own.StoreRaw
+	return err
 }
 
 // lineValue returns a line of the directive with the values of variables, if its word takes no
@@ -461,7 +455,7 @@ func (p *proxy) run(cmd *cobra.Command) error {
 		return err
 	}
 	if p.print {
-		if err := p.validate(config); err != nil {
+		if err := p.validate(); err != nil {
 			return err
 		}
 		_, err := fmt.Fprint(cmd.OutOrStdout(), text)

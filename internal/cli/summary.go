@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"cmp"
 	"fmt"
 	"path/filepath"
 	"strings"
@@ -22,12 +21,14 @@ func (p *proxy) summary() string {
 	case len(p.handler.Keys) > 0:
 		what, try = "requests with the keys of --dedup", p.url()
 	}
-	state := cmp.Or(p.file, filepath.Join(p.data, directoryOf(p.site.port)))
-	switch {
-	case p.handler.StoreRaw != nil:
+	state := filepath.Join(p.data, directoryOf(p.site.port))
+	switch flag, _ := p.storeLine(); flag {
+	case "--redis":
+		state = "Redis at " + p.redisURLs()
+	case "--file":
+		state = p.file
+	case "--dedup":
 		state = "as --dedup says"
-	case len(p.redis) > 0:
-		state = "Redis at " + p.redisURLs(quote)
 	}
 	does := "caddy-dedup protects " + strings.Join(p.to, ", ")
 	if p.handler.Observe {
