@@ -176,8 +176,11 @@ func mayBeSecret(flags *pflag.FlagSet, word string) bool {
 	return strings.ContainsAny(word, "@=") || slices.ContainsFunc([]string{"redis", "verify", "dedup", "header-up", "header-down"}, flags.Changed)
 }
 
-// checkValues refuses values that a Caddyfile cannot have as they are, and addresses that
-// Caddy's errors would show with a secret in them.
+// resolvedFlags are the flags of which Caddy replaces no {env.*}, or only after it has checked them.
+var resolvedFlags = []string{"from", "to", "admin", "health", "path", "provider", "verify"}
+
+// checkValues refuses values that a Caddyfile cannot have as they are, variables that are not set, and
+// addresses that Caddy's errors would show with a secret in them.
 func checkValues(flags *pflag.FlagSet) (err error) {
 	flags.Visit(func(flag *pflag.Flag) {
 		values := []string{flag.Value.String()}
@@ -186,11 +189,18 @@ func checkValues(flags *pflag.FlagSet) (err error) {
 		}
 		isAddress := slices.Contains([]string{"from", "to", "admin", "health"}, flag.Name)
 		for _, text := range values {
+			resolved := text
+			if flag.Name == "verify" {
+				resolved, _, _ = strings.Cut(text, "=") // the secret stays a placeholder
+			}
+			unset := unsetVariable(resolved)
 			switch {
 			case strings.Contains(text, "{$"):
 				err = fmt.Errorf("--%s: {$NAME} would be replaced before the value is split into words; write {env.NAME}, or let the shell replace $NAME", flag.Name)
 			case strings.Contains(text, "`") && strings.Contains(text, `\`):
 				err = fmt.Errorf("--%s: a value with both a backquote and a backslash cannot be written into a Caddyfile", flag.Name)
+			case unset != "" && slices.Contains(resolvedFlags, flag.Name):
+				err = fmt.Errorf("--%s: the variable %s of {env.%[2]s} is not set", flag.Name, unset)
 			case isAddress && isNoAddress(text):
 				err = fmt.Errorf("--%s is not an address: its value has a user, a query or a fragment, and takes a scheme, a host and a port", flag.Name)
 			}
@@ -202,8 +212,8 @@ func checkValues(flags *pflag.FlagSet) (err error) {
 // isNoAddress reports whether a value, or that of a variable in it, has more than an address has:
 // perhaps a secret, which no error shows.
 func isNoAddress(text string) bool {
-	value, err := resolve("", text)
-	return err == nil && strings.ContainsAny(value, "@?#") && !strings.HasPrefix(value, "unix/")
+	value := resolve(text)
+	return strings.ContainsAny(value, "@?#") && !strings.HasPrefix(value, "unix/")
 }
 
 // read reads the flags, and returns the Caddyfile that they stand for. data is the directory in
@@ -227,16 +237,11 @@ func (p *proxy) read(flags *pflag.FlagSet, data, caddyAdmin string) (text string
 	if err := p.readAdmin(caddyAdmin); err != nil {
 		return "", err
 	}
-	if p.services, err = resolveAll("to", p.to); err != nil {
-		return "", err
-	}
+	p.services, p.protected = resolveAll(p.to), resolveAll(p.paths)
 	for i, service := range p.services {
 		if err := checkService(p.to[i], service); err != nil {
 			return "", err
 		}
-	}
-	if p.protected, err = resolveAll("path", p.paths); err != nil {
-		return "", err
 	}
 	for i, path := range p.protected { // another one would never match
 		parts := strings.FieldsFunc(path, func(c rune) bool { return c == ',' || unicode.IsSpace(c) })
@@ -280,10 +285,7 @@ func (p *proxy) readAdmin(caddyAdmin string) error {
 	default:
 		p.admin = admin.SocketAt(p.data, p.site.listen())
 	}
-	at, err := resolve("admin", p.admin)
-	if err != nil {
-		return err
-	}
+	at := resolve(p.admin)
 	if at != adminOff {
 		if _, err := parseAdmin(at); err != nil {
 			return fmt.Errorf("%s: %w", from, err)
@@ -295,15 +297,13 @@ func (p *proxy) readAdmin(caddyAdmin string) error {
 // readDirective writes the directive that --provider, --verify, --path, --observe and --dedup make,
 // and has it read. It has no secrets: neither have errors about it.
 func (p *proxy) readDirective() error {
-	providers, err := resolveAll("provider", p.providers)
-	if err != nil {
-		return err
-	}
+	providers := resolveAll(p.providers)
 	head := "--dedup"
 	if len(providers) > 0 {
 		head = "--provider"
 	}
 	var verify, lines, values block
+	var err error
 	if p.verified, err = p.verifyLines(&verify); err != nil {
 		return err
 	}
@@ -361,7 +361,7 @@ func lineValue(text string) string {
 		_, err := parseDirective(new(caddymodule.Handler), []flagText{{"--dedup", "dedup {\n" + line + "\n}"}})
 		return err == nil
 	}
-	if value, err := resolve("dedup", text); err == nil && value != text && !accepts(text) && accepts(value) {
+	if value := resolve(text); unsetVariable(text) == "" && !accepts(text) && accepts(value) {
 		return value
 	}
 	return text
@@ -407,10 +407,7 @@ func (p *proxy) verifyLines(to *block) (providers []string, err error) {
 		if !ok || provider == "" || secret == "" {
 			return nil, fmt.Errorf("--verify: value %d is not a provider, an equals sign and a secret; use one such as github={env.GITHUB_SECRET}", i+1)
 		}
-		if provider, err = resolve("verify", provider); err != nil {
-			return nil, err
-		}
-		if !slices.Contains(providers, provider) {
+		if provider = resolve(provider); !slices.Contains(providers, provider) {
 			providers = append(providers, provider)
 		}
 		secrets[provider] = append(secrets[provider], secret)

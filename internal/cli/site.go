@@ -32,10 +32,7 @@ var defaultPorts = map[string]string{"http": "80", "https": "443"}
 // readSite reads the value of a flag. Empty parts get Caddy's defaults: HTTPS for a name,
 // HTTP for all else.
 func readSite(flag, given string) (site, error) {
-	text, err := resolve(flag, given)
-	if err != nil {
-		return site{}, err
-	}
+	text := resolve(given)
 	a, err := httpcaddyfile.ParseAddress(text)
 	s := site{scheme: strings.ToLower(a.Scheme), host: a.Host, port: a.Port}
 	if ip, err := netip.ParseAddr(s.host); err == nil {
@@ -90,10 +87,10 @@ func partsInCaddyfile(given string, s site) (host, port string) {
 	if i := strings.LastIndex(given, ":"); i >= 0 {
 		host, port = given[:i], given[i+1:]
 	}
-	if now, err := resolve("", host); err != nil || now != s.host {
+	if resolve(host) != s.host {
 		host = s.host
 	}
-	if now, err := resolve("", port); err != nil || now != s.port {
+	if resolve(port) != s.port {
 		port = s.port
 	}
 	return inCaddyfile(host), inCaddyfile(port)
@@ -102,29 +99,28 @@ func partsInCaddyfile(given string, s site) (host, port string) {
 // envPlaceholder matches the variables in a value.
 var envPlaceholder = regexp.MustCompile(`\{env\.([^{}:\s]+)\}`)
 
-// resolve returns a flag's value with those of the variables in it. Of addresses, paths and names
-// Caddy replaces no {env.*}, or only after it has checked them.
-func resolve(flag, text string) (_ string, err error) {
-	value := envPlaceholder.ReplaceAllStringFunc(text, func(placeholder string) string {
-		name := envPlaceholder.FindStringSubmatch(placeholder)[1]
-		value := os.Getenv(name)
-		if value == "" {
-			err = fmt.Errorf("--%s: the variable %s of %s is not set", flag, name, placeholder)
+// unsetVariable returns the first variable in a value that is empty, "" if none is.
+func unsetVariable(text string) string {
+	for _, match := range envPlaceholder.FindAllStringSubmatch(text, -1) {
+		if os.Getenv(match[1]) == "" {
+			return match[1]
 		}
-		return value
-	})
-	return value, err
+	}
+	return ""
 }
 
-func resolveAll(flag string, texts []string) (values []string, err error) {
+// resolve returns a flag's value with those of the variables in it.
+func resolve(text string) string {
+	return envPlaceholder.ReplaceAllStringFunc(text, func(placeholder string) string {
+		return os.Getenv(envPlaceholder.FindStringSubmatch(placeholder)[1])
+	})
+}
+
+func resolveAll(texts []string) (values []string) {
 	for _, text := range texts {
-		value, err := resolve(flag, text)
-		if err != nil {
-			return nil, err
-		}
-		values = append(values, value)
+		values = append(values, resolve(text))
 	}
-	return values, nil
+	return values
 }
 
 // inCaddyfile returns a value as a Caddyfile has it, for which Caddy replaces the variables before it
