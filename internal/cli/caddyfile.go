@@ -96,13 +96,7 @@ func (p *proxy) storeLine() (flag, line string) {
 }
 
 // redisURLs are those of --redis without their passwords.
-func (p *proxy) redisURLs() string {
-	var urls []string
-	for _, url := range p.redis {
-		urls = append(urls, p.hideURL(url))
-	}
-	return quoteAll(urls)
-}
+func (p *proxy) redisURLs() string { return quoteAll(each(p.redis, p.hideURL)) }
 
 func (p *proxy) writeSite(b *block) error {
 	b.open(quote(p.site.address()))
@@ -119,13 +113,13 @@ func (p *proxy) writeSite(b *block) error {
 	case 1:
 		matcher = " " + quote(inCaddyfile(p.paths[0]))
 	default:
-		b.line("@dedup path", quoteAll(allInCaddyfile(p.paths)))
+		b.line("@dedup path", quoteAll(each(p.paths, inCaddyfile)))
 		matcher = " @dedup"
 	}
 	if note := p.unsignedNote(); note != "" {
 		b.line("# " + strings.ToUpper(note[:1]) + note[1:] + ".")
 	}
-	b.block("dedup"+matcher+" "+quoteAll(allInCaddyfile(p.providers)), p.lines)
+	b.block("dedup"+matcher+" "+quoteAll(each(p.providers, inCaddyfile)), p.lines)
 	var inside block
 	if p.changeHost {
 		inside.line("header_up Host {upstream_hostport}")
@@ -148,7 +142,7 @@ func (p *proxy) writeSite(b *block) error {
 		inside.line("tls_insecure_skip_verify")
 		inside.close()
 	}
-	b.block("reverse_proxy "+quoteAll(allInCaddyfile(p.to)), inside.String())
+	b.block("reverse_proxy "+quoteAll(each(p.to, inCaddyfile)), inside.String())
 	b.close()
 	return nil
 }
@@ -205,10 +199,4 @@ func quote(text string) string {
 	}
 }
 
-func quoteAll(texts []string) string {
-	quoted := make([]string, len(texts))
-	for i, text := range texts {
-		quoted[i] = quote(text)
-	}
-	return strings.Join(quoted, " ")
-}
+func quoteAll(texts []string) string { return strings.Join(each(texts, quote), " ") }

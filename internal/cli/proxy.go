@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -150,8 +151,7 @@ func lineOfFlag(err error, args []string) error {
 		if arg == flag && i+1 < len(args) {
 			value, ok = args[i+1], true
 		}
-		whole := word + " " + value
-		if _, err := parseDirective(new(caddymodule.Handler), []flagText{{"--dedup", "dedup {\n" + whole + "\n}"}}); ok && err == nil && !strings.Contains(value, "@") {
+		if whole := word + " " + value; ok && isLine(whole) && !strings.Contains(value, "@") {
 			line = whole
 		}
 	}
@@ -237,7 +237,7 @@ func (p *proxy) read(flags *pflag.FlagSet, data, caddyAdmin string) (text string
 	if err := p.readAdmin(caddyAdmin); err != nil {
 		return "", err
 	}
-	p.services, p.protected = resolveAll(p.to), resolveAll(p.paths)
+	p.services, p.protected = each(p.to, resolve), each(p.paths, resolve)
 	for i, service := range p.services {
 		if err := checkService(p.to[i], service); err != nil {
 			return "", err
@@ -283,21 +283,20 @@ func (p *proxy) readAdmin(caddyAdmin string) error {
 	case caddyAdmin != "":
 		p.admin, from = caddyAdmin, "CADDY_ADMIN"
 	default:
-		p.admin = admin.SocketAt(p.data, p.site.listen())
+		p.admin = admin.SocketAt(p.data, net.JoinHostPort(p.site.hostText, p.site.portText))
 	}
-	at := resolve(p.admin)
-	if at != adminOff {
+	if at := resolve(p.admin); at != adminOff {
 		if _, err := parseAdmin(at); err != nil {
 			return fmt.Errorf("%s: %w", from, err)
 		}
 	}
-	return checkDistinct(p.listeners(at))
+	return checkDistinct(p.listeners())
 }
 
 // readDirective writes the directive that --provider, --verify, --path, --observe and --dedup make,
 // and has it read. It has no secrets: neither have errors about it.
 func (p *proxy) readDirective() error {
-	providers := resolveAll(p.providers)
+	providers := each(p.providers, resolve)
 	head := "--dedup"
 	if len(providers) > 0 {
 		head = "--provider"
@@ -357,21 +356,23 @@ func (p *proxy) readDirective() error {
 // lineValue returns a line of the directive with the values of variables, if its word takes no
 // placeholders: a number, a duration or one of a few words. Others stay, as secrets have to.
 func lineValue(text string) string {
-	accepts := func(line string) bool {
-		_, err := parseDirective(new(caddymodule.Handler), []flagText{{"--dedup", "dedup {\n" + line + "\n}"}})
-		return err == nil
-	}
-	if value := resolve(text); unsetVariable(text) == "" && !accepts(text) && accepts(value) {
+	if value := resolve(text); unsetVariable(text) == "" && !isLine(text) && isLine(value) {
 		return value
 	}
 	return text
 }
 
+// isLine reports whether the directive accepts a line alone.
+func isLine(text string) bool {
+	_, err := parseDirective(new(caddymodule.Handler), []flagText{{"--dedup", "dedup {\n" + text + "\n}"}})
+	return err == nil
+}
+
 // flagText is a part of a directive, and the flag that it is of.
 type flagText struct{ flag, text string }
 
-// placeOfFlag matches the place in an error about a directive that was read from flags.
-var placeOfFlag = regexp.MustCompile(`(?:, at )?(--[a-z]+):[0-9]+(?:: )?`)
+// place matches the place in an error: the line of a flag, or of the Caddyfile.
+var place = regexp.MustCompile(`(?:, at )?(--[a-z]+|Caddyfile):([0-9]+)(?:: )?`)
 
 // parseDirective reads a directive. An error begins with the flag that it is about.
 func parseDirective(into *caddymodule.Handler, parts []flagText) (*caddyfile.Dispenser, error) {
@@ -391,11 +392,10 @@ func parseDirective(into *caddymodule.Handler, parts []flagText) (*caddyfile.Dis
 	if err == nil {
 		return d, nil
 	}
-	text := err.Error()
-	if place := placeOfFlag.FindStringSubmatch(text); place != nil {
-		text = place[1] + ": " + placeOfFlag.ReplaceAllString(text, "")
+	if at := place.FindStringSubmatch(err.Error()); at != nil {
+		err = fmt.Errorf("%s: %s", at[1], place.ReplaceAllString(err.Error(), ""))
 	}
-	return nil, errors.New(text)
+	return nil, err
 }
 
 // verifyLines writes a line for each provider of --verify, with all its secrets, and returns the
@@ -462,24 +462,19 @@ func (p *proxy) run(cmd *cobra.Command) error {
 		return err
 	}
 	caddy.TrapSignals()
-	if config.Admin.Disabled {
-		p.admin = adminOff
+	// Caddy replaces placeholders too, and the socket has to be where Caddy puts it.
+	if p.admin, err = caddy.NewReplacer().ReplaceOrErr(p.admin, true, true); err != nil {
+		return fmt.Errorf("the address of the admin API: %w", err)
 	}
-	if !config.Admin.Disabled {
-		// Caddy replaces placeholders too, and the socket has to be where Caddy puts it.
-		if p.admin, err = caddy.NewReplacer().ReplaceOrErr(config.Admin.Listen, true, true); err != nil {
-			return fmt.Errorf("the address %s of the admin API: %w", config.Admin.Listen, err)
-		}
-	}
-	if err := checkPorts(p.listeners(p.admin)); err != nil {
+	if err := checkPorts(p.listeners()); err != nil {
 		return err
 	}
-	if !config.Admin.Disabled {
-		if err := admin.PrepareSocket(p.admin); err != nil {
-			return err
-		}
+	if err := admin.PrepareSocket(p.admin); err != nil {
+		return err
 	}
-	limitMemory()
+	// Go's memory limit is $AUTOMEMLIMIT, or nine tenths of the memory. Caddy sets it only for `run`. This fails
+	// on systems without a limit.
+	_, _ = memlimit.Set(memlimit.WithProvider(memlimit.ApplyFallback(memlimit.FromCgroup, memlimit.FromSystem)))
 	if err := caddy.Run(config); err != nil {
 		return err
 	}
@@ -490,11 +485,48 @@ func (p *proxy) run(cmd *cobra.Command) error {
 // adminOff stands in the place of an address where there is no admin API.
 const adminOff = "off"
 
-// limitMemory sets Go's memory limit to a part of the memory that the process may use,
-// $AUTOMEMLIMIT or nine tenths. Caddy does so only for `run`.
-func limitMemory() {
-	// It fails on systems without a limit.
-	_, _ = memlimit.Set(memlimit.WithProvider(memlimit.ApplyFallback(memlimit.FromCgroup, memlimit.FromSystem)))
+// ofThisMachine are placeholders whose values the machine has.
+var ofThisMachine = regexp.MustCompile(`\{(env|file)\.[^}]*\}`)
+
+// loadingStore matches the beginning of an error of a store module.
+var loadingStore = regexp.MustCompile(`^loading the store: .*provision dedup\.stores\.\w+: `)
+
+// validate finds mistakes that only provisioning finds, such as a lease too short for Redis. If a
+// placeholder of the store has no value, the Caddyfile is for another machine, and validate returns nil.
+func (p *proxy) validate() error {
+	repl := caddy.NewReplacer()
+	replaced := strings.Join(slices.Concat(p.redis, p.dedup, p.verify, []string{p.file}), "\n")
+	for _, placeholder := range ofThisMachine.FindAllString(replaced, -1) {
+		if _, err := repl.ReplaceOrErr(placeholder, true, true); err != nil {
+			return nil
+		}
+	}
+	return p.provision()
+}
+
+// provision finds mistakes that only a start finds, such as a variable without a value, and names the flag
+// that has them. It opens no store.
+func (p *proxy) provision() error {
+	base, err := caddy.ProvisionContext(&caddy.Config{Logging: &caddy.Logging{Logs: map[string]*caddy.CustomLog{
+		caddy.DefaultLoggerName: {BaseLog: caddy.BaseLog{Level: "ERROR"}}, // the start logs the rest
+	}}})
+	if err != nil {
+		return err
+	}
+	ctx, cancel := caddy.NewContext(base)
+	defer cancel()
+	whole := p.handler // a copy: the summary does not show defaults
+	if err = whole.Provision(ctx); err == nil {
+		return nil
+	}
+	flag, said := "--dedup", err.Error()
+	if own := loadingStore.ReplaceAllString(said, ""); own != said {
+		said = own
+		flag, _ = p.storeLine()
+	} else if slices.ContainsFunc(p.verified, func(provider string) bool { return strings.HasPrefix(said, "verify "+provider+": ") }) {
+		flag = "--verify"
+	}
+	return fmt.Errorf("%s: %s", flag, said)
 }
 
 // adapt returns the configuration that a Caddyfile stands for.
@@ -511,26 +543,19 @@ func adapt(text string) (*caddy.Config, error) {
 }
 
 // flagsOfWords are the flags that lines of the Caddyfile are written for, by the first words.
-var flagsOfWords = map[string]string{
-	"reverse_proxy": "--to", "header_up": "--header-up", "header_down": "--header-down", "admin": "--admin", "store": "--file",
-}
-
-// placeInCaddyfile matches the place in an error of Caddy.
-var placeInCaddyfile = regexp.MustCompile(`(?:, at )?Caddyfile:([0-9]+)(?:: )?`)
+var flagsOfWords = map[string]string{"reverse_proxy": "--to", "header_up": "--header-up", "header_down": "--header-down"}
 
 // ofFlag returns an error about the Caddyfile as one about a flag: the user has no Caddyfile.
 func ofFlag(text string, err error) error {
-	said := err.Error()
 	flag := "the flags stand for a Caddyfile that is wrong"
-	if place := placeInCaddyfile.FindStringSubmatch(said); place != nil {
-		said = placeInCaddyfile.ReplaceAllString(said, "")
-		lines := strings.Split(text, "\n")
-		if n, _ := strconv.Atoi(place[1]); n > 0 && n <= len(lines) {
-			word, _, _ := strings.Cut(strings.TrimSpace(lines[n-1]), " ")
-			flag = cmp.Or(flagsOfWords[word], flag)
+	if at := place.FindStringSubmatch(err.Error()); at != nil {
+		for i, line := range strings.Split(text, "\n") {
+			if word, _, _ := strings.Cut(strings.TrimSpace(line), " "); strconv.Itoa(i+1) == at[2] {
+				flag = cmp.Or(flagsOfWords[word], flag)
+			}
 		}
 	}
-	return fmt.Errorf("%s: %s", flag, said)
+	return fmt.Errorf("%s: %s", flag, place.ReplaceAllString(err.Error(), ""))
 }
 
 // makeDataDirectory makes Caddy's data directory before `run`, which `start` runs too. The

@@ -531,8 +531,7 @@ func TestVariablesInFlags(t *testing.T) {
 			t.Errorf("%q: %v", args, err)
 			continue
 		}
-		config, err := adapt(w.text)
-		if err != nil {
+		if _, err := adapt(w.text); err != nil {
 			t.Errorf("%q: %v in\n%s", args, err, w.text)
 			continue
 		}
@@ -546,11 +545,7 @@ func TestVariablesInFlags(t *testing.T) {
 				t.Errorf("%q: it says\n%swant %q in it", args, said, want)
 			}
 		}
-		adminAt := config.Admin.Listen
-		if config.Admin.Disabled {
-			adminAt = adminOff
-		}
-		if got := w.listeners(adminAt); !slices.Equal(got, c.listens) {
+		if got := w.listeners(); !slices.Equal(got, c.listens) {
 			t.Errorf("%q listens at %q; want %q", args, got, c.listens)
 		}
 	}
@@ -671,7 +666,7 @@ func TestPortsOfTheProxy(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got := w.listeners(w.admin); !slices.Equal(got, c.want) {
+		if got := w.listeners(); !slices.Equal(got, c.want) {
 			t.Errorf("%q listens at %q; want %q", c.args, got, c.want)
 		}
 	}

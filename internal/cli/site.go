@@ -116,22 +116,17 @@ func resolve(text string) string {
 	})
 }
 
-func resolveAll(texts []string) (values []string) {
-	for _, text := range texts {
-		values = append(values, resolve(text))
-	}
-	return values
-}
-
 // inCaddyfile returns a value as a Caddyfile has it, for which Caddy replaces the variables before it
 // reads the Caddyfile.
 func inCaddyfile(text string) string { return envPlaceholder.ReplaceAllString(text, "{$$$1}") }
 
-func allInCaddyfile(texts []string) (all []string) {
-	for _, text := range texts {
-		all = append(all, inCaddyfile(text))
+// each returns the results of a function for texts.
+func each(texts []string, of func(string) string) []string {
+	results := make([]string, len(texts))
+	for i, text := range texts {
+		results[i] = of(text)
 	}
-	return all
+	return results
 }
 
 // checkService refuses an address that `reverse_proxy` would take as a host name although it is not one.
@@ -174,17 +169,14 @@ func checkService(given, text string) error {
 // address is the site's address in a Caddyfile. One that names no host takes requests for
 // every host.
 func (s site) address() string {
-	if s.scheme == "http" && !s.named() {
+	if !s.hostOnly() {
 		return "http://:" + s.portText
 	}
 	return s.urlOf(s.hostText, s.portText)
 }
 
-// named reports whether the site has the name of a host.
-func (s site) named() bool { return s.host != "" && !s.ip }
-
 // hostOnly reports whether the site takes only requests for its host.
-func (s site) hostOnly() bool { return s.scheme == "https" || s.named() }
+func (s site) hostOnly() bool { return s.scheme == "https" || s.host != "" && !s.ip }
 
 // bound is the address of this machine that the site listens on, empty for all.
 func (s site) bound() string {
@@ -215,7 +207,7 @@ func (s site) urlOf(host, port string) string {
 type listener struct{ flag, address string }
 
 // listeners returns all but sockets.
-func (p *proxy) listeners(adminAt string) []listener {
+func (p *proxy) listeners() []listener {
 	all := []listener{{"--from", net.JoinHostPort(p.site.bound(), p.site.port)}}
 	if p.site.scheme == "https" && !p.disableRedirects {
 		all = append(all, listener{"--from without --disable-redirects", net.JoinHostPort(p.site.bound(), defaultPorts["http"])})
@@ -223,7 +215,7 @@ func (p *proxy) listeners(adminAt string) []listener {
 	if p.health != "" {
 		all = append(all, listener{"--health", net.JoinHostPort(p.probes.bound(), p.probes.port)})
 	}
-	if at, err := parseAdmin(adminAt); err == nil && adminAt != adminOff && !at.IsUnixNetwork() {
+	if at, err := parseAdmin(resolve(p.admin)); err == nil && resolve(p.admin) != adminOff && !at.IsUnixNetwork() {
 		all = append(all, listener{"--admin", at.JoinHostPort(0)})
 	}
 	return all
@@ -255,9 +247,6 @@ func checkPorts(all []listener) error {
 	}
 	return nil
 }
-
-// listen names the socket of the admin API.
-func (s site) listen() string { return net.JoinHostPort(s.hostText, s.portText) }
 
 // directoryOf returns the name of the file store of a port: two proxies on one machine need two.
 func directoryOf(port string) string { return "dedup-" + port }
