@@ -46,7 +46,6 @@ func show(cmd *cobra.Command, args []string) error {
 		}
 		print.whole(record)
 	}
-	print.done()
 	for _, line := range differences(s.found) {
 		fmt.Fprintln(cmd.ErrOrStderr(), line)
 	}
@@ -242,6 +241,7 @@ func change(cmd *cobra.Command, args []string, done string, do func(*adminClient
 		}
 	}
 	print := newPrinter(cmd)
+	inSeveral := inSeveralStores(s.found)
 	failed := s.failed
 	asked := make(map[string]error) // by key, state and run
 	for _, record := range s.found {
@@ -252,13 +252,14 @@ func change(cmd *cobra.Command, args []string, done string, do func(*adminClient
 			asked[about] = err
 		}
 		switch {
+		case err == nil && inSeveral:
+			print.changed(done, record, record.Store)
 		case err == nil:
-			print.changed(done, record, inSeveralStores(s.found))
+			print.changed(done, record, "")
 		case !was:
 			failed = errors.Join(failed, fmt.Errorf("%s: %w", record.Key, err))
 		}
 	}
-	print.done()
 	return failed
 }
 
