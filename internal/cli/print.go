@@ -108,22 +108,20 @@ func (t *table) whole(r admin.Record) {
 	if t.wholes++; t.wholes > 1 {
 		fmt.Fprintln(t.out)
 	}
-	fields := tabwriter.NewWriter(t.out, 0, 0, 2, ' ', 0)
+	var fields []field
 	for _, c := range wholeColumns {
 		label := strings.Replace(strings.ToLower(c.title), " id", " ID", 1)
-		if text := c.text(r); text != "" {
-			fmt.Fprintf(fields, "%s\t%s\n", label, printable(text))
-		}
+		fields = append(fields, field{label, printable(c.text(r))})
 	}
 	if r.Response != nil {
-		fmt.Fprintf(fields, "response\t%d\n", r.Response.Status)
+		fields = append(fields, field{"response", number(r.Response.Status)})
 		for _, name := range slices.Sorted(maps.Keys(r.Response.Header)) {
 			for _, value := range r.Response.Header[name] {
-				fmt.Fprintf(fields, "\t%s\n", printable(name+": "+value))
+				fields = append(fields, field{"", printable(name + ": " + value)})
 			}
 		}
 	}
-	_ = fields.Flush() // the output keeps the error
+	printFields(t.out, fields)
 	switch response := r.Response; {
 	case response == nil:
 	case response.Omitted:
@@ -384,6 +382,20 @@ func (t *table) changed(done string, before admin.Record, store string) {
 		store = " in " + printable(store)
 	}
 	fmt.Fprintf(t.out, "%s %s %s (was %s%s)\n", done, printable(before.Key), orDash(before.DeliveryID), printable(before.State), store)
+}
+
+// field is a label and its text.
+type field struct{ label, text string }
+
+// printFields prints the fields that have a text, one a line.
+func printFields(out io.Writer, fields []field) {
+	lines := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	for _, f := range fields {
+		if f.text != "" {
+			fmt.Fprintf(lines, "%s\t%s\n", f.label, f.text)
+		}
+	}
+	_ = lines.Flush() // the output keeps the error
 }
 
 func number(n int) string {

@@ -32,7 +32,8 @@ With a name it prints all that is known of that provider.`,
 		setUp(cmd)
 		cmd.RunE = runE(func(cmd *cobra.Command, args []string) error {
 			if len(args) == 0 {
-				return printProviders(cmd.OutOrStdout())
+				printProviders(cmd.OutOrStdout())
+				return nil
 			}
 			return printProvider(cmd.OutOrStdout(), args[0])
 		})
@@ -49,7 +50,7 @@ func completeProviders(*cobra.Command, []string, string) ([]string, cobra.ShellC
 }
 
 // printProviders writes the catalogue as a table.
-func printProviders(w io.Writer) error {
+func printProviders(w io.Writer) {
 	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(table, "NAME\tDOCUMENTED\tROUTE\tVERIFY\tRETENTION\tSCOPE\tKEY") // the key last: some are long
 	for _, p := range delivery.Providers() {
@@ -62,31 +63,16 @@ func printProviders(w io.Writer) error {
 			route = "own"
 		}
 		scope := cmp.Or(strings.Join(p.Scope(), ", "), "-")
-		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", p.Name, documented, route, verifiable(p.Name), p.RetentionText(), scope, p.Key())
+		signed, _ := signature.ProviderNamed(p.Name)
+		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", p.Name, documented, route, cmp.Or(verifies[signed.ID], "partly"), p.RetentionText(), scope, p.Key())
 	}
-	if err := table.Flush(); err != nil {
-		return err
-	}
-	_, err := fmt.Fprintf(w, "\nROUTE own: %s, as in dedup /webhooks/adyen adyen\n"+
+	_ = table.Flush() // the output keeps the error
+	fmt.Fprintf(w, "\nROUTE own: %s, as in dedup /webhooks/adyen adyen\n"+
 		"VERIFY id: the delivery ID is signed; body: it is not, so that a captured request can be sent again under another; partly: see its entry; secret: a static secret is compared\n", ownRoute)
-	return err
 }
 
-// verifiable says in a word what verify checks of a provider.
-func verifiable(name string) string {
-	p, _ := signature.ProviderNamed(name)
-	switch p.ID {
-	case "":
-		return "no"
-	case "no":
-		return "body"
-	case "nothing is signed":
-		return "secret"
-	case "yes":
-		return "id"
-	}
-	return "partly"
-}
+// verifies says in a word what verify checks of a provider, by what its signature covers of the ID.
+var verifies = map[string]string{"": "no", "no": "body", "nothing is signed": "secret", "yes": "id"}
 
 // ownRoute says what a provider needs that claims by members of the body alone.
 const ownRoute = "a site's own JSON could be taken for its deliveries; give it a path of its own"
@@ -117,7 +103,7 @@ func printProvider(w io.Writer, name string) error {
 	if signed.Within > 0 {
 		within = short(signed.Within)
 	}
-	lines := []struct{ label, text string }{
+	printFields(w, []field{
 		{"name", p.Name},
 		{"title", p.Title},
 		{"mode", string(delivery.ModeWebhook)},
@@ -135,12 +121,6 @@ func printProvider(w io.Writer, name string) error {
 		{"handshake", signed.Handshake},
 		{"source", signed.Source},
 		{"remark", signed.Note},
-	}
-	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	for _, line := range lines {
-		if line.text != "" {
-			fmt.Fprintf(table, "%s\t%s\n", line.label, line.text)
-		}
-	}
-	return table.Flush()
+	})
+	return nil
 }
