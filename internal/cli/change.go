@@ -5,10 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net/http"
 	"net/url"
+	"os"
 	"slices"
 	"strconv"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/spf13/cobra"
 
@@ -201,6 +204,41 @@ func changeCommand(name, short, done, method, action, long string, content func(
 	cmd.Flags().BoolP("yes", "y", false, "Do not ask before more than one key is changed")
 	providerFlag(cmd, "Only delivery IDs of this provider, such as github")
 	return cmd
+}
+
+func completeCommand() *cobra.Command {
+	cmd := changeCommand("complete", "Completes keys: duplicates get a response", "completed", http.MethodPost, "/complete", `
+Completes a held, lapsed or released key whose work is known to be done: from
+now on duplicates get this response, and nothing runs.`, completion)
+	cmd.Flags().Int("status", http.StatusOK, "Status of the response, from 200 to 599")
+	complete(cmd, "status", "200", "201", "202", "204")
+	cmd.Flags().String("content-type", "", "Content-Type of the response (default: application/json if the body is JSON, else text/plain)")
+	complete(cmd, "content-type", "application/json", "text/plain")
+	cmd.Flags().String("body", "", "Body of the response, a text or @ and the name of a file with it, up to 1 MiB (default: none)")
+	complete(cmd, "body")
+	return cmd
+}
+
+// completion returns the response that the flags describe.
+func completion(cmd *cobra.Command) (any, error) {
+	var response admin.CompleteRequest
+	response.Status, _ = cmd.Flags().GetInt("status")
+	response.ContentType, _ = cmd.Flags().GetString("content-type")
+	response.Body, _ = cmd.Flags().GetString("body")
+	if name, is := strings.CutPrefix(response.Body, "@"); is {
+		text, err := os.ReadFile(name)
+		if err != nil {
+			return nil, wrongUsage("--body: %w", err)
+		}
+		response.Body = string(text)
+	}
+	switch {
+	case len(response.Body) > admin.MaxCompleteBody:
+		return nil, wrongUsage("--body is larger than %d bytes, the maximum", admin.MaxCompleteBody)
+	case !utf8.ValidString(response.Body): // JSON would replace bytes
+		return nil, wrongUsage("--body is not UTF-8")
+	}
+	return response, nil
 }
 
 // asSeen returns the precondition of a record as parameters, so that a changed one stays as it is.

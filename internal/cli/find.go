@@ -73,8 +73,12 @@ func findAdmin(cmd *cobra.Command) (*adminClient, error) {
 	sockets, err := admin.Sockets(caddy.AppDataDir())
 	var running []string
 	for _, socket := range sockets {
+		conn, err := net.DialTimeout("unix", strings.TrimPrefix(socket, "unix/"), maxProbe)
+		if err == nil {
+			conn.Close()
+		}
 		// One that does not answer, or that this user may not use, may be the right one.
-		if err := dial(socket); !errors.Is(err, syscall.ECONNREFUSED) && !errors.Is(err, fs.ErrNotExist) {
+		if !errors.Is(err, syscall.ECONNREFUSED) && !errors.Is(err, fs.ErrNotExist) {
 			running = append(running, socket)
 		}
 	}
@@ -87,18 +91,6 @@ func findAdmin(cmd *cobra.Command) (*adminClient, error) {
 	default:
 		return nil, wrongUsage("several proxies run here; choose one with --address:\n%s", strings.Join(running, "\n"))
 	}
-}
-
-func dial(socket string) error {
-	at, err := parseAdmin(socket)
-	if err != nil {
-		return err
-	}
-	conn, err := net.DialTimeout(at.Network, at.Host, maxProbe)
-	if err == nil {
-		conn.Close()
-	}
-	return err
 }
 
 // isOurs returns nil if the admin API of a caddy-dedup answers. It sends an invalid request on purpose, which

@@ -18,12 +18,6 @@ import (
 	"github.com/caddy-dedup/caddy-dedup/internal/admin"
 )
 
-// filters are the parameters of a list with a flag of one value.
-var filters = []string{
-	admin.ParamProvider, admin.ParamDeliveryID, admin.ParamExecutionID, admin.ParamPath, admin.ParamStatus,
-	admin.ParamOlderThan, admin.ParamNewerThan,
-}
-
 func listCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "list",
@@ -78,8 +72,8 @@ func list(cmd *cobra.Command, args []string) error {
 		wanted += " --state " + state
 	}
 	flags.Visit(func(flag *pflag.Flag) {
-		if parameter := strings.ReplaceAll(flag.Name, "-", "_"); slices.Contains(filters, parameter) {
-			query.Set(parameter, flag.Value.String())
+		if _, is := flag.Value.(*oneValue); is {
+			query.Set(strings.ReplaceAll(flag.Name, "-", "_"), flag.Value.String())
 			wanted += fmt.Sprintf(" --%s %q", flag.Name, flag.Value)
 		}
 	})
