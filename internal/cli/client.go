@@ -12,6 +12,7 @@ import (
 	"net/http"
 	"net/url"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -317,11 +318,16 @@ func (c *adminClient) withBody(ctx context.Context, found admin.Record) (admin.R
 func (c *adminClient) findDigits(ctx context.Context, digits map[string][]admin.Record, provider string) error {
 	return c.walk(ctx, make(url.Values), func(page admin.Page) {
 		for _, r := range page.Keys {
-			if records, wanted := digits[keyDigits(r.Key)]; wanted && (provider == "" || r.Provider == provider || r.State == admin.StateUnreadable) {
+			if records, wanted := digits[keyDigits(r.Key)]; wanted && mayBeOf(r, provider) {
 				digits[keyDigits(r.Key)] = append(records, r)
 			}
 		}
 	})
+}
+
+// mayBeOf reports whether a record can be one of a provider, "" for any.
+func mayBeOf(r admin.Record, provider string) bool {
+	return provider == "" || r.Provider == provider || r.State == admin.StateUnreadable
 }
 
 // find returns the records that an argument names: a key, or all keys of a delivery ID. A delivery ID may
@@ -333,11 +339,7 @@ func (c *adminClient) find(ctx context.Context, arg, provider string) (found []a
 		if p, ok := errors.AsType[*admin.Problem](err); err != nil && (!ok || p.Status != http.StatusNotFound) {
 			return nil, nil, err
 		}
-		for _, record := range records {
-			if provider == "" || record.Provider == provider || record.State == admin.StateUnreadable {
-				found = append(found, record)
-			}
-		}
+		found = slices.DeleteFunc(records, func(r admin.Record) bool { return !mayBeOf(r, provider) })
 		if len(found) > 0 {
 			return found, nil, nil
 		}

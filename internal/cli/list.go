@@ -83,30 +83,33 @@ func list(cmd *cobra.Command, args []string) error {
 	}
 	print := newPrinter(cmd)
 	newest := &newest{limit: limit}
-	var shown progress
+	progress := io.Discard // or a terminal, where it is cleared before other lines
 	if isTerminal(cmd.ErrOrStderr()) {
-		shown.out = cmd.ErrOrStderr()
+		progress = cmd.ErrOrStderr()
 	}
-	printed := false
+	const clearLine = "\r\x1b[K"
+	seen, found := 0, 0
 	err = client.walk(cmd.Context(), query, func(page admin.Page) {
-		shown.clear()
-		if printed = printed || len(page.Keys) > 0; !all {
+		fmt.Fprint(progress, clearLine)
+		seen += page.Seen
+		found += len(page.Keys)
+		if !all {
 			newest.add(page.Keys)
 		} else if len(page.Keys) > 0 {
 			print.rows(page.Keys, true)
 		}
 		if page.Next != "" {
-			shown.read(page)
+			fmt.Fprintf(progress, "%d keys are read, %d match", seen, found)
 		}
 	})
-	shown.clear()
+	fmt.Fprint(progress, clearLine)
 	if records := newest.sorted(); len(records) > 0 {
 		print.rows(records, false)
 	}
 	if newest.more {
 		fmt.Fprintln(cmd.ErrOrStderr(), "There are more keys; list them with a higher --limit, or with --all")
 	}
-	if provider := query.Get(admin.ParamProvider); err == nil && !printed && provider != "" {
+	if provider := query.Get(admin.ParamProvider); err == nil && found == 0 && provider != "" {
 		// Only an answer that has read all keys refuses an unknown provider.
 		err = client.do(cmd.Context(), http.MethodGet, admin.ListPath+"?"+url.Values{admin.ParamProvider: {provider}, admin.ParamLimit: {"1"}}.Encode(), nil, new(admin.Page))
 	}
@@ -119,9 +122,9 @@ func list(cmd *cobra.Command, args []string) error {
 	}
 	json, _ := flags.GetBool("json")
 	switch {
-	case err == nil && !printed && !json:
+	case err == nil && found == 0 && !json:
 		fmt.Fprintf(cmd.ErrOrStderr(), "0 keys match%s\n", wanted)
-	case err != nil && printed:
+	case err != nil && found > 0:
 		err = fmt.Errorf("the list is incomplete: %w", err)
 	}
 	return err
@@ -171,32 +174,8 @@ func readable(r admin.Record) int {
 	return 1
 }
 
-// progress shows the number of records read so far on a terminal.
-type progress struct {
-	out         io.Writer // nil for nowhere
-	seen, found int
-	shown       bool
-}
-
 // isTerminal reports whether w is a terminal. Tests replace it.
 var isTerminal = func(w io.Writer) bool {
 	file, is := w.(*os.File)
 	return is && term.IsTerminal(int(file.Fd()))
-}
-
-func (p *progress) read(page admin.Page) {
-	p.seen += page.Seen
-	p.found += len(page.Keys)
-	if p.out != nil {
-		fmt.Fprintf(p.out, "%d keys are read, %d match", p.seen, p.found)
-		p.shown = true
-	}
-}
-
-// clear removes the line before others are written.
-func (p *progress) clear() {
-	if p.shown {
-		fmt.Fprint(p.out, "\r\x1b[K")
-		p.shown = false
-	}
 }

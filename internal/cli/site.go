@@ -68,7 +68,15 @@ func readSite(flag, given string) (site, error) {
 	if err != nil {
 		return s, fmt.Errorf("--%s: %q is not an address to listen on: %w; use one such as :8080, 127.0.0.1:8080, http://:8080 or example.com", flag, given, err)
 	}
-	s.hostText, s.portText = partsInCaddyfile(given, s)
+	_, rest, isURL := strings.Cut(given, "://")
+	if !isURL {
+		rest = given
+	}
+	host, port, err := net.SplitHostPort(rest)
+	if err != nil {
+		host = rest
+	}
+	s.hostText, s.portText = partInCaddyfile(host, s.host), partInCaddyfile(port, s.port)
 	return s, nil
 }
 
@@ -77,23 +85,13 @@ func notInNames(c rune) bool {
 	return !unicode.IsLetter(c) && !unicode.IsMark(c) && !unicode.IsDigit(c) && !strings.ContainsRune("-._*", c)
 }
 
-// partsInCaddyfile returns the host and the port as a Caddyfile has them: with the placeholders of the
-// address where one is made of these alone, and else as they are.
-func partsInCaddyfile(given string, s site) (host, port string) {
-	if _, rest, ok := strings.Cut(given, "://"); ok {
-		given = rest
+// partInCaddyfile returns a part of an address as a Caddyfile has it: with its placeholders if they make up
+// the value.
+func partInCaddyfile(given, value string) string {
+	if resolve(given) == value {
+		return inCaddyfile(given)
 	}
-	host = given
-	if i := strings.LastIndex(given, ":"); i >= 0 {
-		host, port = given[:i], given[i+1:]
-	}
-	if resolve(host) != s.host {
-		host = s.host
-	}
-	if resolve(port) != s.port {
-		port = s.port
-	}
-	return inCaddyfile(host), inCaddyfile(port)
+	return value
 }
 
 // envPlaceholder matches the variables in a value.
