@@ -12,7 +12,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"unicode"
 
 	"github.com/KimMachineGun/automemlimit/memlimit"
 	"github.com/caddyserver/caddy/v2"
@@ -176,8 +175,9 @@ func mayBeSecret(flags *pflag.FlagSet, word string) bool {
 	return strings.ContainsAny(word, "@=") || slices.ContainsFunc([]string{"redis", "verify", "dedup", "header-up", "header-down"}, flags.Changed)
 }
 
-// resolvedFlags are the flags of which Caddy replaces no {env.*}, or only after it has checked them.
-var resolvedFlags = []string{"from", "to", "admin", "health", "path", "provider", "verify"}
+// resolvedFlags are the flags of which Caddy replaces no {env.*}, or only after it has checked them. True ones
+// are addresses.
+var resolvedFlags = map[string]bool{"from": true, "to": true, "admin": true, "health": true, "path": false, "provider": false}
 
 // checkValues refuses values that a Caddyfile cannot have as they are, variables that are not set, and
 // addresses that Caddy's errors would show with a secret in them.
@@ -187,19 +187,15 @@ func checkValues(flags *pflag.FlagSet) (err error) {
 		if list, ok := flag.Value.(pflag.SliceValue); ok {
 			values = list.GetSlice()
 		}
-		isAddress := slices.Contains([]string{"from", "to", "admin", "health"}, flag.Name)
+		isAddress, isResolved := resolvedFlags[flag.Name]
 		for _, text := range values {
-			resolved := text
-			if flag.Name == "verify" {
-				resolved, _, _ = strings.Cut(text, "=") // the secret stays a placeholder
-			}
-			unset := unsetVariable(resolved)
+			unset := unsetVariable(text)
 			switch {
 			case strings.Contains(text, "{$"):
 				err = fmt.Errorf("--%s: {$NAME} would be replaced before the value is split into words; write {env.NAME}, or let the shell replace $NAME", flag.Name)
 			case strings.Contains(text, "`") && strings.Contains(text, `\`):
 				err = fmt.Errorf("--%s: a value with both a backquote and a backslash cannot be written into a Caddyfile", flag.Name)
-			case unset != "" && slices.Contains(resolvedFlags, flag.Name):
+			case isResolved && unset != "":
 				err = fmt.Errorf("--%s: the variable %s of {env.%[2]s} is not set", flag.Name, unset)
 			case isAddress && isNoAddress(text):
 				err = fmt.Errorf("--%s is not an address: its value has a user, a query or a fragment, and takes a scheme, a host and a port", flag.Name)
@@ -244,16 +240,15 @@ func (p *proxy) read(flags *pflag.FlagSet, data, caddyAdmin string) (text string
 		}
 	}
 	for i, path := range p.protected { // another one would never match
-		parts := strings.FieldsFunc(path, func(c rune) bool { return c == ',' || unicode.IsSpace(c) })
-		if strings.HasSuffix(path, ",") || slices.ContainsFunc(parts[min(1, len(parts)):], isPath) {
-			hint := "use --path " + p.hideURL(strings.Join(parts, ","))
+		if !strings.HasPrefix(path, "/") || strings.ContainsAny(path, "?#") {
+			return "", fmt.Errorf("--path: %q is not a path; use one such as /orders, or /webhooks/* for all that start with /webhooks/", p.hideURL(p.paths[i]))
+		}
+		if strings.HasSuffix(path, ",") || separator.MatchString(path) {
+			hint := "use --path " + separator.ReplaceAllString(strings.TrimRight(path, ","), ",/")
 			if path != p.paths[i] {
 				hint += ", or a variable for each"
 			}
-			return "", fmt.Errorf("--path: %q is several paths; %s", p.hideURL(path), hint)
-		}
-		if !isPath(path) || strings.ContainsAny(path, "?#") {
-			return "", fmt.Errorf("--path: %q is not a path; use one such as /orders, or /webhooks/* for all that start with /webhooks/", p.hideURL(p.paths[i]))
+			return "", fmt.Errorf("--path: %q is several paths; %s", path, hint)
 		}
 	}
 	if strings.Contains(p.file, "://") { // it may have a password
@@ -273,7 +268,8 @@ func (p *proxy) read(flags *pflag.FlagSet, data, caddyAdmin string) (text string
 	return p.caddyfile()
 }
 
-func isPath(text string) bool { return strings.HasPrefix(text, "/") }
+// separator matches what stands between two paths. A name may have a comma.
+var separator = regexp.MustCompile(`[,\s]+/`)
 
 // readAdmin decides where the admin API is.
 func (p *proxy) readAdmin(caddyAdmin string) error {
@@ -301,7 +297,7 @@ func (p *proxy) readDirective() error {
 	if len(providers) > 0 {
 		head = "--provider"
 	}
-	var verify, lines, values block
+	var observe, verify, lines, values block
 	var err error
 	if p.verified, err = p.verifyLines(&verify); err != nil {
 		return err
@@ -323,13 +319,12 @@ func (p *proxy) readDirective() error {
 		lines.line(text)
 		values.line(value)
 	}
-	observe := ""
 	if p.observe {
-		observe = "observe\n"
+		observe.line("observe")
 	}
-	p.lines = observe + verify.String() + lines.String()
+	p.lines = observe.String() + verify.String() + lines.String()
 	d, err := parseDirective(&p.handler, []flagText{
-		{head, "dedup " + quoteAll(providers) + " {"}, {"--observe", observe}, {"--verify", verify.String()}, {"--dedup", values.String() + "}"},
+		{head, "dedup " + quoteAll(providers) + " {"}, {"--observe", observe.String()}, {"--verify", verify.String()}, {"--dedup", values.String() + "}"},
 	})
 	if err != nil {
 		return err
@@ -404,10 +399,10 @@ func (p *proxy) verifyLines(to *block) (providers []string, err error) {
 	secrets := make(map[string][]string)
 	for i, text := range p.verify {
 		provider, secret, ok := strings.Cut(text, "=")
-		if !ok || provider == "" || secret == "" {
+		if provider = resolve(provider); !ok || provider == "" || secret == "" {
 			return nil, fmt.Errorf("--verify: value %d is not a provider, an equals sign and a secret; use one such as github={env.GITHUB_SECRET}", i+1)
 		}
-		if provider = resolve(provider); !slices.Contains(providers, provider) {
+		if !slices.Contains(providers, provider) {
 			providers = append(providers, provider)
 		}
 		secrets[provider] = append(secrets[provider], secret)
