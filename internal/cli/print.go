@@ -177,7 +177,7 @@ var (
 	parentColumn    = column{title: "PARENT ID", text: func(r admin.Record) string { return r.ParentID }}
 	storeColumn     = column{title: "STORE", text: func(r admin.Record) string { return r.Store }}
 
-	narrowColumns = []column{ageColumn, idColumn, ofProvider, partsColumn, scopeColumn, routeColumn, outcomeColumn, digitColumn}
+	narrowColumns = []column{ageColumn, idColumn, partsColumn, scopeColumn, routeColumn, outcomeColumn, digitColumn}
 	// changeColumns show keys in full, for the question before a change.
 	changeColumns = []column{ageColumn, idColumn, ofProvider, partsColumn, scopeColumn, routeColumn, outcomeColumn, keyColumn}
 	wideColumns   = []column{
@@ -276,7 +276,9 @@ func cutRoute(r admin.Record, width int) string {
 func (t *table) rows(records []admin.Record, pages bool) {
 	columns := t.columns
 	if !pages {
-		columns = slices.DeleteFunc(slices.Clone(columns), func(c column) bool { return !t.needs(c, records) })
+		columns = slices.DeleteFunc(slices.Clone(columns), func(c column) bool {
+			return c.title != idColumn.title && !slices.ContainsFunc(records, func(r admin.Record) bool { return c.text(r) != "" })
+		})
 	}
 	least := t.measure(columns, records)
 	if last := len(columns) - 1; !pages && t.over(least) > 0 && columns[last].title == digitColumn.title && distinct(records) {
@@ -294,24 +296,6 @@ func (t *table) rows(records []admin.Record, pages bool) {
 			}
 			return c.cut(r, width)
 		})
-	}
-}
-
-// needs reports whether a list of these records needs a column.
-func (t *table) needs(c column, records []admin.Record) bool {
-	switch {
-	case c.title == idColumn.title:
-		return true
-	case c.title == ofProvider.title && t.width > 0: // only if it tells two rows apart
-		providers := make(map[string]string)
-		return slices.ContainsFunc(records, func(r admin.Record) bool {
-			name := fmt.Sprint(r.DeliveryID, r.Parts, r.Scope, routeOf(r))
-			other, known := providers[name]
-			providers[name] = r.Provider
-			return known && other != r.Provider
-		})
-	default:
-		return slices.ContainsFunc(records, func(r admin.Record) bool { return c.text(r) != "" })
 	}
 }
 

@@ -66,10 +66,9 @@ func TestTable(t *testing.T) {
 	long := held
 	long.Path, long.Reason = "/"+strings.Repeat("p", 90), strings.Repeat("r", 90)
 	a, b := strings.Repeat("a", 16), strings.Repeat("b", 16)
-	aged, failed, route, twice := held, held, held, held
+	aged, failed := held, held
 	aged.Claimed, aged.Status, aged.State, aged.Reason = time.Now().Add(-90*time.Minute), 201, "complete", ""
 	failed.DeliveryID, failed.State, failed.Status, failed.Reason = "order-1", "released", 500, "the upstream answered with 500"
-	twice.DeliveryID, twice.Provider, route.DeliveryID, route.Provider = "evt", "stripe", "evt", "github"
 	numbered := held
 	numbered.DeliveryID, numbered.State, numbered.Reason = strings.Repeat("i", 25), "released", "the upstream answered with 401"
 	numbered.Key = strings.Repeat("b", 64)
@@ -108,10 +107,6 @@ func TestTable(t *testing.T) {
 		"an address at the end": {[]admin.Record{addressed}, false, "" +
 			"DELIVERY ID                ROUTE          STATE                 KEY\n" +
 			numbered.DeliveryID + "  POST …/github  released: dial tcp …  " + b + "\n"},
-		"providers": {[]admin.Record{route, twice}, false, "" +
-			"DELIVERY ID  PROVIDER  ROUTE                         STATE      KEY\n" +
-			"evt          github    POST …oks.example.com/github  held: EOF  " + a + "\n" +
-			"evt          stripe    POST …oks.example.com/github  held: EOF  " + a + "\n"},
 		"wide": {[]admin.Record{forced}, true, "" +
 			"DELIVERY ID                           ROUTE                          STATE  REASON  PROVIDER  ATTEMPT  STATUS  CLAIMED               EXECUTION ID  KEY" +
 			strings.Repeat(" ", 63) + "STORE\n" +
