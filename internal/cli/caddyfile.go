@@ -190,7 +190,7 @@ func (b *block) bind(to site) {
 // quote returns a text as one word of a Caddyfile.
 func quote(text string) string {
 	switch {
-	case text != "" && text != "{" && text != "}" && !strings.ContainsAny(text, " \t\r\n\"`#\\") && !strings.HasPrefix(text, "<<"):
+	case text != "" && !strings.HasSuffix(text, "{") && text != "}" && !strings.ContainsAny(text, " \t\r\n\"`#\\") && !strings.HasPrefix(text, "<<"):
 		return text
 	case !strings.Contains(text, "`"):
 		return "`" + text + "`"
