@@ -134,13 +134,13 @@ func checkJSONDuration(data json.RawMessage) error {
 		return notAccepted(data, reflect.TypeFor[caddy.Duration]())
 	}
 	if 0 < n && n < int64(time.Millisecond) {
-		return fmt.Errorf("%d is %s, because a number is nanoseconds; write %q for %[1]d seconds", n, time.Duration(n), shortDuration(time.Duration(n)*time.Second))
+		return fmt.Errorf("%d is %s, because a number is nanoseconds; write %q for %[1]d seconds", n, time.Duration(n), ShortDuration(time.Duration(n)*time.Second))
 	}
 	return nil
 }
 
-// shortDuration writes a duration without the zeros at its end.
-func shortDuration(d time.Duration) string {
+// ShortDuration writes a duration without the zeros at its end.
+func ShortDuration(d time.Duration) string {
 	text := strings.Replace(d.String(), "m0s", "m", 1)
 	return strings.Replace(text, "h0m", "h", 1)
 }

@@ -5,10 +5,11 @@ import (
 	"maps"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
 	"github.com/caddyserver/certmagic"
+
+	"github.com/caddy-dedup/caddy-dedup/caddymodule"
 )
 
 // internalCA reports whether the certificate is one of Caddy's internal CA.
@@ -24,7 +25,7 @@ func (p *proxy) caddyfile() (string, error) {
 	b.line("admin", quote(inCaddyfile(p.admin)))
 	b.line("persist_config off")
 	b.line("# On shutdown, requests have as long as a run may take; then they are cut off.")
-	b.line("grace_period", short(p.handler.RunLimit()))
+	b.line("grace_period", caddymodule.ShortDuration(p.handler.RunLimit()))
 	if p.debug {
 		b.line("debug")
 	}
@@ -145,18 +146,6 @@ func (p *proxy) writeSite(b *block) error {
 	b.block("reverse_proxy "+quoteAll(each(p.to, inCaddyfile)), inside.String())
 	b.close()
 	return nil
-}
-
-// short writes a duration without the zeros at its end.
-func short(d time.Duration) string {
-	text := d.String()
-	if strings.HasSuffix(text, "m0s") {
-		text = strings.TrimSuffix(text, "0s")
-	}
-	if strings.HasSuffix(text, "h0m") {
-		text = strings.TrimSuffix(text, "0m")
-	}
-	return text
 }
 
 // block writes nested blocks, which `caddy fmt` indents.

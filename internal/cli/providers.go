@@ -10,6 +10,7 @@ import (
 	caddycmd "github.com/caddyserver/caddy/v2/cmd"
 	"github.com/spf13/cobra"
 
+	"github.com/caddy-dedup/caddy-dedup/caddymodule"
 	"github.com/caddy-dedup/caddy-dedup/internal/delivery"
 	"github.com/caddy-dedup/caddy-dedup/internal/signature"
 )
@@ -101,7 +102,7 @@ func printProvider(w io.Writer, name string) error {
 		verify = signed.How()
 	}
 	if signed.Within > 0 {
-		within = short(signed.Within)
+		within = caddymodule.ShortDuration(signed.Within)
 	}
 	printFields(w, []field{
 		{"name", p.Name},
