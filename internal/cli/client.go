@@ -228,11 +228,9 @@ func isAnswer(decoded any) bool {
 	}
 }
 
-// errNotOurs is the error for the answer of another server.
-var errNotOurs = errors.New("does not answer as the admin API of a caddy-dedup of this version")
-
+// notOurs returns the error for the answer of another server.
 func (c *adminClient) notOurs(err error) error {
-	return exitError{exitNoAnswer, fmt.Errorf("%s %w: %w", c.address, errNotOurs, err)}
+	return exitError{exitNoAnswer, fmt.Errorf("%s does not answer as the admin API of a caddy-dedup of this version: %w", c.address, err)}
 }
 
 // exitOf returns the exit status for the status of a problem.
