@@ -446,14 +446,13 @@ func (p *proxy) run(cmd *cobra.Command) error {
 	if err != nil {
 		return err
 	}
-	if p.print {
-		if err := p.validate(); err != nil {
+	if !p.print || !p.isForAnotherMachine() {
+		if err := p.provision(); err != nil {
 			return err
 		}
-		_, err := fmt.Fprint(cmd.OutOrStdout(), text)
-		return err
 	}
-	if err := p.provision(); err != nil {
+	if p.print {
+		_, err := fmt.Fprint(cmd.OutOrStdout(), text)
 		return err
 	}
 	caddy.TrapSignals()
@@ -486,21 +485,17 @@ var ofThisMachine = regexp.MustCompile(`\{(env|file)\.[^}]*\}`)
 // loadingStore matches the beginning of an error of a store module.
 var loadingStore = regexp.MustCompile(`^loading the store: .*provision dedup\.stores\.\w+: `)
 
-// validate finds mistakes that only provisioning finds, such as a lease too short for Redis. If a
-// placeholder of the store has no value, the Caddyfile is for another machine, and validate returns nil.
-func (p *proxy) validate() error {
-	repl := caddy.NewReplacer()
+// isForAnotherMachine reports whether a placeholder has no value on this one.
+func (p *proxy) isForAnotherMachine() bool {
 	replaced := strings.Join(slices.Concat(p.redis, p.dedup, p.verify, []string{p.file}), "\n")
-	for _, placeholder := range ofThisMachine.FindAllString(replaced, -1) {
-		if _, err := repl.ReplaceOrErr(placeholder, true, true); err != nil {
-			return nil
-		}
-	}
-	return p.provision()
+	return slices.ContainsFunc(ofThisMachine.FindAllString(replaced, -1), func(placeholder string) bool {
+		_, err := caddy.NewReplacer().ReplaceOrErr(placeholder, true, true)
+		return err != nil
+	})
 }
 
-// provision finds mistakes that only a start finds, such as a variable without a value, and names the flag
-// that has them. It opens no store.
+// provision finds mistakes that only a start finds, such as a variable without a value or a lease too short
+// for Redis, and names the flag that has them. It opens no store.
 func (p *proxy) provision() error {
 	base, err := caddy.ProvisionContext(&caddy.Config{Logging: &caddy.Logging{Logs: map[string]*caddy.CustomLog{
 		caddy.DefaultLoggerName: {BaseLog: caddy.BaseLog{Level: "ERROR"}}, // the start logs the rest

@@ -44,7 +44,10 @@ func (w written) check(t *testing.T) error {
 	if _, err := adapt(w.text); err != nil {
 		return err
 	}
-	return w.validate()
+	if w.isForAnotherMachine() {
+		return nil
+	}
+	return w.provision()
 }
 
 func writtenFor(t *testing.T, args ...string) (written, error) {
