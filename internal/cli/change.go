@@ -194,8 +194,12 @@ func changeCommand(name, short, done, method, action, long string, content func(
 					return err
 				}
 			}
-			return change(cmd, args, done, func(client *adminClient, seen admin.Record) error {
-				return client.do(cmd.Context(), method, admin.KeysPath+seen.Key+action+"?"+asSeen(seen).Encode(), send, nil)
+			return change(cmd, args, done, func(client *adminClient, r admin.Record) error {
+				seen := url.Values{admin.ParamState: {r.State}} // one that has changed since then stays as it is
+				if r.ExecutionID != "" {
+					seen.Set(admin.ParamExecutionID, r.ExecutionID)
+				}
+				return client.do(cmd.Context(), method, admin.KeysPath+r.Key+action+"?"+seen.Encode(), send, nil)
 			})
 		}),
 
@@ -239,15 +243,6 @@ func completion(cmd *cobra.Command) (any, error) {
 		return nil, wrongUsage("--body is not UTF-8")
 	}
 	return response, nil
-}
-
-// asSeen returns the precondition of a record as parameters, so that a changed one stays as it is.
-func asSeen(r admin.Record) url.Values {
-	seen := url.Values{admin.ParamState: {r.State}}
-	if r.ExecutionID != "" {
-		seen.Set(admin.ParamExecutionID, r.ExecutionID)
-	}
-	return seen
 }
 
 // change changes each record that the arguments name. One request changes all stores with the same record:

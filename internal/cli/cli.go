@@ -7,8 +7,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"strings"
 
+	"github.com/caddyserver/caddy/v2"
 	caddycmd "github.com/caddyserver/caddy/v2/cmd"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -23,7 +25,14 @@ func Commands() []caddycmd.Command {
 }
 
 func init() {
-	cobra.OnInitialize(makeDataDirectory)
+	// The Caddyfile of `proxy --print` has the admin API on a socket in Caddy's data directory, which Caddy does
+	// not make for it. This is not in the binary of caddy-dedup, because a Caddy that xcaddy builds runs such
+	// a Caddyfile, too, also by `start`, which runs `run`.
+	cobra.OnInitialize(func() {
+		if len(os.Args) > 1 && os.Args[1] == "run" {
+			_ = os.MkdirAll(caddy.AppDataDir(), 0o700) // if it cannot be made, Caddy says so
+		}
+	})
 	caddycmd.RegisterCommand(caddycmd.Command{
 		Name:  "dedup",
 		Usage: "proxy|keys|providers|health",

@@ -9,7 +9,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/caddy-dedup/caddy-dedup/internal/admin"
-	"github.com/caddy-dedup/caddy-dedup/internal/delivery"
 )
 
 var keysCommand = caddycmd.Command{
@@ -62,12 +61,8 @@ func addressFlag(cmd *cobra.Command) {
 
 // providerFlag defines --provider.
 func providerFlag(cmd *cobra.Command, usage string) {
-	var names []string
-	for _, p := range delivery.Providers() {
-		names = append(names, p.Name)
-	}
 	cmd.Flags().Var(new(oneValue), "provider", usage)
-	complete(cmd, "provider", names...)
+	completeBy(cmd, "provider", completeProviders)
 }
 
 // takesIDs is the usage of a command with keys or delivery IDs, of which some start with a dash like

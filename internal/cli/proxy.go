@@ -163,16 +163,12 @@ func flagsOnly(cmd *cobra.Command, args []string) error {
 		return nil
 	}
 	word := strconv.Quote(args[0])
-	if mayBeSecret(cmd.Flags(), args[0]) {
+	// It may be the end of a secret whose quotation marks are missing, or have a password.
+	secrets := []string{"redis", "verify", "dedup", "header-up", "header-down"}
+	if strings.ContainsAny(args[0], "@=") || slices.ContainsFunc(secrets, cmd.Flags().Changed) {
 		word = "a word that is not shown, because it may be a secret,"
 	}
 	return fmt.Errorf("proxy takes flags only, and %s belongs to none; put a value with a space in it in quotes", word)
-}
-
-// mayBeSecret reports whether a word that belongs to no flag may be the end of a secret whose
-// quotation marks are missing, or has a password.
-func mayBeSecret(flags *pflag.FlagSet, word string) bool {
-	return strings.ContainsAny(word, "@=") || slices.ContainsFunc([]string{"redis", "verify", "dedup", "header-up", "header-down"}, flags.Changed)
 }
 
 // resolvedFlags are the flags of which Caddy replaces no {env.*}, or only after it has checked them. True ones
@@ -189,7 +185,7 @@ func checkValues(flags *pflag.FlagSet) (err error) {
 		}
 		isAddress, isResolved := resolvedFlags[flag.Name]
 		for _, text := range values {
-			unset := unsetVariable(text)
+			unset, value := unsetVariable(text), resolve(text)
 			switch {
 			case strings.Contains(text, "{$"):
 				err = fmt.Errorf("--%s: {$NAME} would be replaced before the value is split into words; write {env.NAME}, or let the shell replace $NAME", flag.Name)
@@ -197,19 +193,12 @@ func checkValues(flags *pflag.FlagSet) (err error) {
 				err = fmt.Errorf("--%s: a value with both a backquote and a backslash cannot be written into a Caddyfile", flag.Name)
 			case isResolved && unset != "":
 				err = fmt.Errorf("--%s: the variable %s of {env.%[2]s} is not set", flag.Name, unset)
-			case isAddress && isNoAddress(text):
+			case isAddress && strings.ContainsAny(value, "@?#") && !strings.HasPrefix(value, "unix/"): // perhaps a secret
 				err = fmt.Errorf("--%s is not an address: its value has a user, a query or a fragment, and takes a scheme, a host and a port", flag.Name)
 			}
 		}
 	})
 	return err
-}
-
-// isNoAddress reports whether a value, or that of a variable in it, has more than an address has:
-// perhaps a secret, which no error shows.
-func isNoAddress(text string) bool {
-	value := resolve(text)
-	return strings.ContainsAny(value, "@?#") && !strings.HasPrefix(value, "unix/")
 }
 
 // read reads the flags, and returns the Caddyfile that they stand for. data is the directory in
@@ -312,9 +301,11 @@ func (p *proxy) readDirective() error {
 		if err != nil {
 			return err
 		}
-		value := lineValue(text)
-		if value != text {
-			text = inCaddyfile(text)
+		value := text
+		// If its word takes no placeholders, such as a number or a duration, it has the values of variables.
+		// Others stay, as secrets have to.
+		if resolved := resolve(text); unsetVariable(text) == "" && !isLine(text) && isLine(resolved) {
+			text, value = inCaddyfile(text), resolved
 		}
 		lines.line(text)
 		values.line(value)
@@ -346,15 +337,6 @@ func (p *proxy) readDirective() error {
 	_, err = parseDirective(&own, []flagText{{flag, "dedup {\n" + line + "\n}"}})
 	p.handler.StoreRaw = own.StoreRaw
 	return err
-}
-
-// lineValue returns a line of the directive with the values of variables, if its word takes no
-// placeholders: a number, a duration or one of a few words. Others stay, as secrets have to.
-func lineValue(text string) string {
-	if value := resolve(text); unsetVariable(text) == "" && !isLine(text) && isLine(value) {
-		return value
-	}
-	return text
 }
 
 // isLine reports whether the directive accepts a line alone.
@@ -546,14 +528,4 @@ func ofFlag(text string, err error) error {
 		}
 	}
 	return fmt.Errorf("%s: %s", flag, place.ReplaceAllString(err.Error(), ""))
-}
-
-// makeDataDirectory makes Caddy's data directory before `run`, which `start` runs too. The
-// Caddyfile of `proxy --print` has the admin API on a socket there, and Caddy makes no
-// directory for it. It is done here and not in the binary of caddy-dedup, because a Caddy
-// that xcaddy builds runs such a Caddyfile, too.
-func makeDataDirectory() {
-	if len(os.Args) > 1 && os.Args[1] == "run" {
-		_ = os.MkdirAll(caddy.AppDataDir(), 0o700) // if it cannot be made, Caddy says so
-	}
 }
