@@ -69,22 +69,17 @@ func differences(records []admin.Record) (lines []string) {
 			continue
 		}
 		var in []string
-		shown := make(map[string]string) // the key of a record by all that it shows
-		hidden := false                  // keys have hashes of the rest
 		parts := []column{ofProvider, partsColumn, scopeColumn, routeColumn, {title: "OBSERVE", text: func(r admin.Record) string { return strconv.FormatBool(r.Observed) }}}
 		for _, part := range parts {
 			if differ(part.text) {
 				in = append(in, strings.ToLower(part.title))
 			}
 		}
-		for _, r := range byID[id] {
-			var all []string
-			for _, part := range parts {
-				all = append(all, part.text(r))
-			}
-			text := fmt.Sprintf("%q", all)
-			hidden = hidden || shown[text] != "" && shown[text] != r.Key
-			shown[text] = r.Key
+		hidden := false // two keys show the same, and have hashes of the rest
+		for i, a := range byID[id] {
+			hidden = hidden || slices.ContainsFunc(byID[id][:i], func(b admin.Record) bool {
+				return a.Key != b.Key && !slices.ContainsFunc(parts, func(part column) bool { return part.text(a) != part.text(b) })
+			})
 		}
 		if hidden {
 			in = append(in, "caller, or in another part of the scope that records do not show")
@@ -298,14 +293,11 @@ func change(cmd *cobra.Command, args []string, done string, do func(*adminClient
 
 // inSeveralStores reports whether a key is in more than one store, which only the store then tells apart.
 func inSeveralStores(records []admin.Record) bool {
-	seen := make(map[string]bool)
+	keys := make(map[string]bool)
 	for _, r := range records {
-		if seen[r.Key] {
-			return true
-		}
-		seen[r.Key] = true
+		keys[r.Key] = true
 	}
-	return false
+	return len(keys) < len(records)
 }
 
 // warn lists records on standard error.

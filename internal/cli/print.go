@@ -96,8 +96,7 @@ type table struct {
 	columns []column
 	width   int   // the maximum of a row, 0 for none
 	widths  []int // of the columns so far
-	titled  bool  // the titles are printed
-	wholes  int
+	begun   bool  // the titles, or a record, are printed
 }
 
 func newTable(out io.Writer) *table {
@@ -105,9 +104,10 @@ func newTable(out io.Writer) *table {
 }
 
 func (t *table) whole(r admin.Record) {
-	if t.wholes++; t.wholes > 1 {
+	if t.begun {
 		fmt.Fprintln(t.out)
 	}
+	t.begun = true
 	var fields []field
 	for _, c := range wholeColumns {
 		label := strings.Replace(strings.ToLower(c.title), " id", " ID", 1)
@@ -285,8 +285,8 @@ func (t *table) rows(records []admin.Record, pages bool) {
 		columns, least, t.widths = columns[:last], least[:last], t.widths[:last] // the ID is enough
 	}
 	t.fit(columns, least)
-	if !t.titled {
-		t.titled = true
+	if !t.begun {
+		t.begun = true
 		t.line(columns, func(c column, _ int) string { return c.title })
 	}
 	for _, r := range records {
