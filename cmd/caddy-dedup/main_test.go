@@ -26,6 +26,18 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
+// command returns a command line of caddy-dedup.
+func command(t *testing.T, args ...string) *exec.Cmd {
+	t.Helper()
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := exec.CommandContext(t.Context(), self, args...)
+	c.Env = append(os.Environ(), runMain+"=1")
+	return c
+}
+
 // What the commands print is put together by Caddy.
 func TestVersionCommand(t *testing.T) {
 	const caddys = `v2\.\d+\.\d+\S*( h1:\S+)?`
@@ -42,12 +54,8 @@ func TestVersionCommand(t *testing.T) {
 		"both":          {[]string{"version"}, []string{"DEDUP_TEST_CUSTOM_VERSION=our-build", "DEDUP_TEST_VERSION=v0.1.0"}, `^our-build ` + caddys + `\n$`},
 	} {
 		t.Run(name, func(t *testing.T) {
-			self, err := os.Executable()
-			if err != nil {
-				t.Fatal(err)
-			}
-			command := exec.CommandContext(t.Context(), self, c.args...)
-			command.Env = append(append(os.Environ(), runMain+"=1"), c.env...)
+			command := command(t, c.args...)
+			command.Env = append(command.Env, c.env...)
 			out, err := command.Output()
 			if err != nil {
 				t.Fatal(err)
@@ -66,12 +74,7 @@ func TestCommandsThatReplaceTheBinary(t *testing.T) {
 		{"upgrade"}, {"upgrade", "--keep-backup"}, {"add-package", "github.com/caddy-dns/cloudflare"}, {"remove-package", "github.com/caddy-dns/cloudflare"},
 	} {
 		t.Run(strings.Join(args, " "), func(t *testing.T) {
-			self, err := os.Executable()
-			if err != nil {
-				t.Fatal(err)
-			}
-			command := exec.CommandContext(t.Context(), self, args...)
-			command.Env = append(os.Environ(), runMain+"=1")
+			command := command(t, args...)
 			out, err := command.CombinedOutput()
 			if err == nil || command.ProcessState.ExitCode() != 1 || strings.Contains(string(out), "goroutine") {
 				t.Fatalf("%v\n%s", err, out)
@@ -87,14 +90,8 @@ func TestCommandsThatReplaceTheBinary(t *testing.T) {
 
 // The program's help is about caddy-dedup.
 func TestHelp(t *testing.T) {
-	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
 	for _, args := range [][]string{nil, {"--help"}, {"-h"}, {"help"}} {
-		command := exec.CommandContext(t.Context(), self, args...)
-		command.Env = append(os.Environ(), runMain+"=1")
-		out, err := command.Output()
+		out, err := command(t, args...).Output()
 		help := string(out)
 		if err != nil || !strings.HasPrefix(strings.TrimSpace(help), "$ caddy-dedup proxy ") {
 			t.Fatalf("%q: %v\n%s", args, err, help)

@@ -27,19 +27,25 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// A build of Caddy gains one command, with our documentation and a help that fits a terminal.
-func TestCommandsOfABuild(t *testing.T) {
+// build returns a command line of such a Caddy.
+func build(t *testing.T, args ...string) *exec.Cmd {
+	t.Helper()
 	self, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
 	}
+	c := exec.CommandContext(t.Context(), self, args...)
+	c.Env = append(os.Environ(), runCaddy+"=1")
+	return c
+}
+
+// A build of Caddy gains one command, with our documentation and a help that fits a terminal.
+func TestCommandsOfABuild(t *testing.T) {
 	for _, name := range []string{"", "proxy", "keys", "keys list", "keys show", "keys release", "keys complete", "keys forget", "providers", "health"} {
 		if name != "" && caddycmd.Commands()[name].Name != "" {
 			t.Errorf("a build gains %s", name)
 		}
-		command := exec.CommandContext(t.Context(), self, append([]string{"dedup"}, append(strings.Fields(name), "--help")...)...)
-		command.Env = append(os.Environ(), runCaddy+"=1")
-		help, err := command.Output()
+		help, err := build(t, append([]string{"dedup"}, append(strings.Fields(name), "--help")...)...).Output()
 		if err != nil || strings.Contains(string(help), "caddyserver.com/docs") || !strings.Contains(string(help), docs) {
 			t.Errorf("%s: %v: %s", name, err, help)
 		}
@@ -54,13 +60,8 @@ func TestCommandsOfABuild(t *testing.T) {
 // caddyIn runs such a Caddy where nothing has run before, and returns what it prints and what it leaves there.
 func caddyIn(t *testing.T, args ...string) (out string, left []string, err error) {
 	t.Helper()
-	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
-	dir := t.TempDir()
-	command := exec.CommandContext(t.Context(), self, args...)
-	command.Dir, command.Env = dir, append(os.Environ(), runCaddy+"=1", "HOME="+dir, "XDG_DATA_HOME="+dir+"/data", "XDG_CONFIG_HOME="+dir+"/config")
+	dir, command := t.TempDir(), build(t, args...)
+	command.Dir, command.Env = dir, append(command.Env, "HOME="+dir, "XDG_DATA_HOME="+dir+"/data", "XDG_CONFIG_HOME="+dir+"/config")
 	text, err := command.CombinedOutput()
 	left, globErr := filepath.Glob(filepath.Join(dir, "*", "*"))
 	if globErr != nil {
@@ -100,10 +101,6 @@ func TestProxySharesNoPort(t *testing.T) {
 // What `proxy --print` shows is run by a Caddy that has never run before: it makes the directory of its
 // socket itself.
 func TestCaddyRunsWhatIsPrinted(t *testing.T) {
-	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
 	dir := deduptest.TempDir(t)
 	file, output := filepath.Join(dir, "Caddyfile"), filepath.Join(dir, "output")
 	run := func(to string, args ...string) {
@@ -113,9 +110,9 @@ func TestCaddyRunsWhatIsPrinted(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer out.Close()
-		command := exec.CommandContext(t.Context(), self, args...)
+		command := build(t, args...)
 		command.Stdout, command.Stderr = out, out // a file, which the process in the background does not hold open
-		command.Env = append(os.Environ(), runCaddy+"=1", "CADDY_ADMIN=", "XDG_DATA_HOME="+filepath.Join(dir, "data"), "XDG_CONFIG_HOME="+dir)
+		command.Env = append(command.Env, "CADDY_ADMIN=", "XDG_DATA_HOME="+filepath.Join(dir, "data"), "XDG_CONFIG_HOME="+dir)
 		if err := command.Run(); err != nil {
 			said, _ := os.ReadFile(to)
 			t.Fatalf("%q: %v\n%s", args, err, said)
