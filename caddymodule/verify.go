@@ -363,17 +363,3 @@ func (v Verify) signedCaller() []string {
 		return !strings.Contains(signed, "{http.request.header."+strings.ToLower(field)+"}")
 	})
 }
-
-// equalSecrets returns two senders that have one secret, "" for none.
-func equalSecrets(verifiers []*signature.Verifier) (first, second string) {
-	known := make(map[string]string)
-	for _, v := range verifiers {
-		for _, label := range v.Labels() {
-			if first, ok := known[label]; ok && first != v.Provider() {
-				return first, v.Provider()
-			}
-			known[label] = v.Provider()
-		}
-	}
-	return "", ""
-}
