@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"os"
 	"path/filepath"
 	"time"
 
@@ -127,30 +126,15 @@ func (s *FileStore) Open(logger *zap.Logger) (idempotency.Store, error) {
 // realPath resolves symbolic links, as far as the path exists: two paths to one directory are one
 // store.
 func realPath(path string) string {
-	links := 40 // the limit of Linux; more are a loop
-	return follow(path, &links)
-}
-
-// follow is realPath with a limit on links. A relative link is resolved from the real directory
-// that contains it: from another link to that directory, it would lead to another store.
-func follow(path string, links *int) string {
-	if found, err := filepath.EvalSymlinks(path); err == nil {
+	found, err := filepath.EvalSymlinks(path)
+	if err == nil {
 		return found
 	}
 	parent := filepath.Dir(path)
 	if parent == path {
 		return path
 	}
-	path = filepath.Join(follow(parent, links), filepath.Base(path))
-	target, err := os.Readlink(path)
-	if err != nil || *links == 0 {
-		return path
-	}
-	*links--
-	if !filepath.IsAbs(target) {
-		target = filepath.Join(filepath.Dir(path), target)
-	}
-	return follow(target, links)
+	return filepath.Join(realPath(parent), filepath.Base(path))
 }
 
 // MemoryStore keeps claims and responses in memory. They are lost when the process exits, so it is
