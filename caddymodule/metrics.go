@@ -16,6 +16,7 @@ import (
 	"github.com/caddy-dedup/caddy-dedup/internal/engine"
 	"github.com/caddy-dedup/caddy-dedup/internal/identify"
 	"github.com/caddy-dedup/caddy-dedup/internal/report"
+	"github.com/caddy-dedup/caddy-dedup/internal/storepool"
 )
 
 // Caddy creates a registry for each configuration and serves that of the latest one. The counters
@@ -94,9 +95,9 @@ func (m *metrics) addHandler(c identify.Config, label string, observed bool) {
 	for _, label := range labels {
 		m.providers.Store(label, nil)
 		for _, o := range report.Outcomes {
-			m.requests.WithLabelValues(label, string(o), observedLabel(observed))
+			m.requests.WithLabelValues(label, string(o), strconv.FormatBool(observed))
 		}
-		m.differing.WithLabelValues(label, observedLabel(observed))
+		m.differing.WithLabelValues(label, strconv.FormatBool(observed))
 		for _, result := range engine.Results {
 			m.runs.WithLabelValues(label, string(result))
 		}
@@ -117,16 +118,14 @@ func labelOf(mode delivery.Mode, sources []delivery.Source) string {
 	}
 }
 
-func observedLabel(observed bool) string { return strconv.FormatBool(observed) }
-
 // Request implements [report.Observer].
 func (m *metrics) Request(provider string, o report.Outcome, observed bool) {
-	m.requests.WithLabelValues(provider, string(o), observedLabel(observed)).Inc()
+	m.requests.WithLabelValues(provider, string(o), strconv.FormatBool(observed)).Inc()
 }
 
 // Differing implements [report.Observer].
 func (m *metrics) Differing(provider string, observed bool) {
-	m.differing.WithLabelValues(provider, observedLabel(observed)).Inc()
+	m.differing.WithLabelValues(provider, strconv.FormatBool(observed)).Inc()
 }
 
 // RunEnded implements [engine.Observer].
@@ -167,61 +166,41 @@ func (m *metrics) byOutcome() map[string]uint64 {
 		for _, label := range now.GetLabel() {
 			labels[label.GetName()] = label.GetValue()
 		}
-		if labels["observed"] == observedLabel(false) {
+		if labels["observed"] == strconv.FormatBool(false) {
 			counts[labels["outcome"]] += uint64(now.GetCounter().GetValue())
 		}
 	}
 	return counts
 }
 
-// gauges are read when the metrics are collected.
-type gauges struct{ inFlight, waiters, unreplicated, writesRefused, damages, buffered, localCopies *prometheus.Desc }
-
-func newDesc(name, help string) *prometheus.Desc {
-	return prometheus.NewDesc(prometheus.BuildFQName("caddy", "dedup", name), help, nil, nil)
+func newGauge(name, help string, value func() float64) prometheus.Collector {
+	return prometheus.NewGaugeFunc(prometheus.GaugeOpts(metricOpts(name, help)), value)
 }
 
-var processGauges = gauges{
-	inFlight:      newDesc("in_flight", "Runs in flight, including those whose end is not stored yet."),
-	waiters:       newDesc("waiting", "Requests that wait for a run."),
-	unreplicated:  newDesc("unreplicated_total", "Kept responses sent to the client before wait_replicas replicas had them."),
-	writesRefused: newDesc("writes_refused", "1 while a store refuses or loses writes although it can be read, until a minute after the last one."),
-	damages:       newDesc("store_damages_total", "Damaged data found in a store."),
-	buffered:      newDesc("buffered_bytes", "Bytes held for requests: bodies, parsed bodies, responses and replays."),
-	localCopies:   newDesc("local_copies_bytes", "Bytes of kept responses copied in this process."),
+func newTotal(name, help string, value func(storepool.InProgress) int64) prometheus.Collector {
+	return prometheus.NewCounterFunc(prometheus.CounterOpts(metricOpts(name, help)), func() float64 { return float64(value(stores.InProgress())) })
 }
 
-// Describe implements [prometheus.Collector].
-func (g gauges) Describe(to chan<- *prometheus.Desc) {
-	for _, desc := range []*prometheus.Desc{g.inFlight, g.waiters, g.unreplicated, g.writesRefused, g.damages, g.buffered, g.localCopies} {
-		to <- desc
-	}
-}
-
-// Collect implements [prometheus.Collector]. It asks no store.
-func (g gauges) Collect(to chan<- prometheus.Metric) {
-	now := stores.InProgress()
-	gauge := func(desc *prometheus.Desc, value float64) {
-		to <- prometheus.MustNewConstMetric(desc, prometheus.GaugeValue, value)
-	}
-	gauge(g.inFlight, float64(now.InFlight))
-	gauge(g.waiters, float64(now.Waiting))
-	refused := 0.0
-	if now.WritesRefused {
-		refused = 1
-	}
-	gauge(g.writesRefused, refused)
-	gauge(g.buffered, float64(buffered.Used()))
-	gauge(g.localCopies, float64(localCopies.Bytes()))
-	to <- prometheus.MustNewConstMetric(g.unreplicated, prometheus.CounterValue, float64(now.Unreplicated))
-	to <- prometheus.MustNewConstMetric(g.damages, prometheus.CounterValue, float64(now.Damages))
+// measured are the metrics that are read when they are collected. They ask no store.
+var measured = []prometheus.Collector{
+	newGauge("in_flight", "Runs in flight, including those whose end is not stored yet.", func() float64 { return float64(stores.InProgress().InFlight) }),
+	newGauge("waiting", "Requests that wait for a run.", func() float64 { return float64(stores.InProgress().Waiting) }),
+	newGauge("writes_refused", "1 while a store refuses or loses writes although it can be read, until a minute after the last one.", func() float64 {
+		if stores.InProgress().WritesRefused {
+			return 1
+		}
+		return 0
+	}),
+	newGauge("buffered_bytes", "Bytes held for requests: bodies, parsed bodies, responses and replays.", func() float64 { return float64(buffered.Used()) }),
+	newGauge("local_copies_bytes", "Bytes of kept responses copied in this process.", func() float64 { return float64(localCopies.Bytes()) }),
+	newTotal("unreplicated_total", "Kept responses sent to the client before wait_replicas replicas had them.", func(n storepool.InProgress) int64 { return n.Unreplicated }),
+	newTotal("store_damages_total", "Damaged data found in a store.", func(n storepool.InProgress) int64 { return n.Damages }),
 }
 
 // register registers the metrics with the registry of a configuration.
 func (m *metrics) register(registry prometheus.Registerer) error {
-	for _, collector := range []prometheus.Collector{
-		m.requests, m.runs, m.durations, m.storeErrors, m.takeovers, m.bodies, m.differing, m.overloads, processGauges,
-	} {
+	counters := []prometheus.Collector{m.requests, m.runs, m.durations, m.storeErrors, m.takeovers, m.bodies, m.differing, m.overloads}
+	for _, collector := range slices.Concat(counters, measured) {
 		err := registry.Register(collector)
 		if _, ok := errors.AsType[prometheus.AlreadyRegisteredError](err); err != nil && !ok {
 			return fmt.Errorf("registering the metrics: %w", err)
@@ -231,7 +210,6 @@ func (m *metrics) register(registry prometheus.Registerer) error {
 }
 
 var (
-	_ engine.Observer      = (*metrics)(nil)
-	_ report.Observer      = (*metrics)(nil)
-	_ prometheus.Collector = gauges{}
+	_ engine.Observer = (*metrics)(nil)
+	_ report.Observer = (*metrics)(nil)
 )
