@@ -49,11 +49,8 @@ func (*Health) CaddyModule() caddy.ModuleInfo {
 // Provision fills in the default.
 func (h *Health) Provision(caddy.Context) error {
 	setDefault(&h.Probe, probeReady)
-	return nil
+	return checkProbe(h.Probe)
 }
-
-// Validate implements [caddy.Validator].
-func (h *Health) Validate() error { return checkProbe(h.Probe) }
 
 func checkProbe(probe string) error {
 	if probe != probeReady && probe != probeLive {
@@ -108,7 +105,6 @@ func (h *Health) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
 
 var (
 	_ caddy.Provisioner           = (*Health)(nil)
-	_ caddy.Validator             = (*Health)(nil)
 	_ caddyfile.Unmarshaler       = (*Health)(nil)
 	_ caddyhttp.MiddlewareHandler = (*Health)(nil)
 )
