@@ -30,6 +30,8 @@ type word[T any] struct {
 	isUnset func(*T) bool
 	// repeats reports whether the word may repeat.
 	repeats bool
+	// choices are the only arguments that the word takes, the default first; nil for any.
+	choices []string
 }
 
 // setting returns the word of one field. Its check sees what parse read, and in JSON any value
@@ -217,14 +219,20 @@ func text[T any](what string, field func(*T) *string, check func(string) error) 
 	return setting(field, func(d *caddyfile.Dispenser) (string, error) { return oneArg(d, what) }, check)
 }
 
-// choice is a setting that takes one of a few values.
-func choice[T any](values []string, field func(*T) *string) word[T] {
-	return text(delivery.Alternatives(values), field, func(value string) error {
-		if !slices.Contains(values, value) {
-			return fmt.Errorf("%q is not accepted; use %s", withoutPassword(value), delivery.Alternatives(values))
+// choice is a setting that takes one of a few values, the default first.
+func choice[T any, V ~string](field func(*T) *string, values ...V) word[T] {
+	var choices []string
+	for _, value := range values {
+		choices = append(choices, string(value))
+	}
+	w := text(delivery.Alternatives(choices), field, func(value string) error {
+		if !slices.Contains(choices, value) {
+			return fmt.Errorf("%q is not accepted; use %s", withoutPassword(value), delivery.Alternatives(choices))
 		}
 		return nil
 	})
+	w.choices = choices
+	return w
 }
 
 // list is a setting with one or more arguments.

@@ -14,6 +14,7 @@ import (
 	"github.com/caddyserver/caddy/v2/caddyconfig/httpcaddyfile"
 
 	"github.com/caddy-dedup/caddy-dedup/internal/delivery"
+	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
 
 func init() {
@@ -68,12 +69,12 @@ func Subdirectives() []string { return slices.Sorted(maps.Keys(handlerBlock)) }
 // handlerBlock has the words of the handler's block.
 var handlerBlock = block[Settings]{
 	"observe":           flag(func(s *Settings) *bool { return &s.Observe }),
-	"mode":              choice(accepted["mode"], func(s *Settings) *string { return &s.Mode }),
-	"on_missing":        choice(accepted["on_missing"], func(s *Settings) *string { return &s.OnMissing }),
-	"fingerprint":       choice(accepted["fingerprint"], func(s *Settings) *string { return &s.Fingerprint }),
-	"on_unknown":        choice(accepted["on_unknown"], func(s *Settings) *string { return &s.OnUnknown }),
-	"on_duplicate":      choice(accepted["on_duplicate"], func(s *Settings) *string { return &s.OnDuplicate }),
-	"on_store_error":    choice(accepted["on_store_error"], func(s *Settings) *string { return &s.OnStoreError }),
+	"mode":              choice(func(s *Settings) *string { return &s.Mode }, delivery.ModeAPI, delivery.ModeWebhook, delivery.ModeMCP),
+	"on_missing":        choice(func(s *Settings) *string { return &s.OnMissing }, missingPass, missingReject),
+	"fingerprint":       choice(func(s *Settings) *string { return &s.Fingerprint }, idempotency.FingerprintBody, idempotency.FingerprintJSON, idempotency.FingerprintNone),
+	"on_unknown":        choice(func(s *Settings) *string { return &s.OnUnknown }, unknownRelease, unknownHold),
+	"on_duplicate":      choice(func(s *Settings) *string { return &s.OnDuplicate }, idempotency.ReplayDuplicate, idempotency.ConflictDuplicate, idempotency.AcknowledgeDuplicate, idempotency.SeeOtherDuplicate),
+	"on_store_error":    choice(func(s *Settings) *string { return &s.OnStoreError }, storeErrorReject, storeErrorPass),
 	"methods":           list("methods such as POST PUT", func(s *Settings) *[]string { return &s.Methods }, checkMethods),
 	"scope":             list("texts with placeholders, or shared and a name", func(s *Settings) *[]string { return &s.Scope }, checkScope),
 	"caller":            list("placeholders such as {http.request.cookie.session}", func(s *Settings) *[]string { return &s.Caller }, checkCaller),

@@ -169,8 +169,8 @@ func TestSectionsOfWordsAreComplete(t *testing.T) {
 			}
 		}
 	}
-	for word, choices := range accepted {
-		for _, choice := range choices {
+	for word, parser := range handlerBlock {
+		for _, choice := range parser.choices {
 			if !strings.Contains(syntaxLine(t, "directive.md", word), choice) {
 				t.Errorf("the syntax of %s does not name %s", word, choice)
 			}

@@ -26,16 +26,6 @@ import (
 // minLease is a lower bound for three renewals of 100 ms each.
 const minLease = 300 * time.Millisecond
 
-// accepted has the values of settings with a fixed choice, the default first.
-var accepted = map[string][]string{
-	"mode":           {string(delivery.ModeAPI), string(delivery.ModeWebhook), string(delivery.ModeMCP)},
-	"on_missing":     {missingPass, missingReject},
-	"fingerprint":    {string(idempotency.FingerprintBody), string(idempotency.FingerprintJSON), string(idempotency.FingerprintNone)},
-	"on_unknown":     {unknownRelease, unknownHold},
-	"on_store_error": {storeErrorReject, storeErrorPass},
-	"on_duplicate":   {string(idempotency.ReplayDuplicate), string(idempotency.ConflictDuplicate), string(idempotency.AcknowledgeDuplicate), string(idempotency.SeeOtherDuplicate)},
-}
-
 // excludedMethods are the safe methods, and CONNECT, which has no response to keep.
 var excludedMethods = []string{"GET", "HEAD", "OPTIONS", "TRACE", "QUERY", "CONNECT"}
 

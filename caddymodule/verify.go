@@ -129,9 +129,9 @@ var hmacBlock = block[Verify]{
 	"within":          withinSetting,
 	"header":          text("the name of a header field", func(v *Verify) *string { return &v.HMAC.Header }, anyValue),
 	"format":          text("a text such as sha256={signature}", func(v *Verify) *string { return &v.HMAC.Format }, anyValue),
-	"algorithm":       choice([]string{"sha256", "sha1", "sha512"}, func(v *Verify) *string { return &v.HMAC.Algorithm }),
-	"encoding":        choice([]string{"hex", "base64"}, func(v *Verify) *string { return &v.HMAC.Encoding }),
-	"secret_encoding": choice([]string{"text", "hex", "base64"}, func(v *Verify) *string { return &v.HMAC.SecretEncoding }),
+	"algorithm":       choice(func(v *Verify) *string { return &v.HMAC.Algorithm }, "sha256", "sha1", "sha512"),
+	"encoding":        choice(func(v *Verify) *string { return &v.HMAC.Encoding }, "hex", "base64"),
+	"secret_encoding": choice(func(v *Verify) *string { return &v.HMAC.SecretEncoding }, "text", "hex", "base64"),
 	"signed":          text("a text with {body}, such as {timestamp}.{body}", func(v *Verify) *string { return &v.HMAC.Signed }, anyValue),
 	"timestamp": {
 		parse:   parseTimestamp,
