@@ -54,10 +54,15 @@ func openStores() (open []admin.Store) {
 
 // maxRun returns the longest timeout of a handler.
 func maxRun() (longest time.Duration) {
-	for _, app := range activeApps() {
-		longest = max(longest, app.maxRun) // set before the configuration is active
+	for _, app := range activeConfigs.active() {
+		longest = max(longest, app.maxRun)
 	}
 	return longest
+}
+
+// limitsAttempts reports whether a handler has `max_attempts`.
+func limitsAttempts() bool {
+	return slices.ContainsFunc(activeConfigs.active(), func(app *App) bool { return app.limitsAttempts })
 }
 
 // checkKnownProvider refuses a provider that is neither in the catalogue nor a prefix of a configuration

@@ -67,7 +67,10 @@ type App struct {
 	mu      sync.Mutex
 	stores  []*storepool.Handle // used by the handlers of this configuration
 	started []*storepool.Handle // opened by Start
-	maxRun  time.Duration       // the longest `timeout` of a handler
+
+	// Set before the configuration is active.
+	maxRun         time.Duration // the longest `timeout` of a handler
+	limitsAttempts bool          // a handler has `max_attempts`
 
 	// stopTime is when the first server started to stop; nil before.
 	stopTime atomic.Pointer[time.Time]
@@ -146,12 +149,13 @@ func (a *App) loadStore(ctx caddy.Context, owner any, raw json.RawMessage) (*sto
 	}, nil
 }
 
-// use registers the store and the `timeout` of a handler. It returns the handle that all handlers
-// of the configuration share for that store.
-func (a *App) use(handle *storepool.Handle, limit time.Duration) (*storepool.Handle, error) {
+// use registers a handler and its store. It returns the handle that all handlers of the configuration
+// share for that store.
+func (a *App) use(handle *storepool.Handle, by *Settings) (*storepool.Handle, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.maxRun = max(a.maxRun, limit)
+	a.maxRun = max(a.maxRun, duration(by.Timeout))
+	a.limitsAttempts = a.limitsAttempts || by.MaxAttempts > 0
 	for _, other := range a.stores {
 		switch {
 		case other.Key != handle.Key:

@@ -2,11 +2,9 @@ package caddymodule
 
 import (
 	"cmp"
-	"iter"
 	"net"
 	"net/http"
 	"net/netip"
-	"slices"
 	"strings"
 	"sync"
 
@@ -72,7 +70,8 @@ func (d *Dashboard) Provision(ctx caddy.Context) error {
 // ServeHTTP answers with the page.
 func (d *Dashboard) ServeHTTP(w http.ResponseWriter, r *http.Request, _ caddyhttp.Handler) error {
 	operator := operatorOf(r)
-	if operator.User == "" && !isAddress(r.Host) && !namesHost(r) {
+	server, _ := r.Context().Value(caddyhttp.ServerCtxKey).(*caddyhttp.Server)
+	if operator.User == "" && !isAddress(r.Host) && (server == nil || !namesHost(server.Routes, r)) {
 		// A page of another origin could let its own name point here, and would read the keys.
 		d.page.Refuse(w, r, http.StatusForbidden, "This page has neither a host in its site's address nor authentication, so it answers only requests for localhost or an IP address. Write this host into the site's address, or put authentication in front.")
 		return nil
@@ -81,13 +80,9 @@ func (d *Dashboard) ServeHTTP(w http.ResponseWriter, r *http.Request, _ caddyhtt
 	return nil
 }
 
-// namesHost reports whether the configuration of the server names the host of a request.
-func namesHost(r *http.Request) bool {
-	server, ok := r.Context().Value(caddyhttp.ServerCtxKey).(*caddyhttp.Server)
-	if !ok {
-		return false
-	}
-	for route := range eachRoute(server.Routes) {
+// namesHost reports whether routes name the host of a request.
+func namesHost(routes caddyhttp.RouteList, r *http.Request) bool {
+	for _, route := range routes {
 		for _, set := range route.MatcherSets {
 			for _, matcher := range set {
 				if hosts, ok := matcher.(*caddyhttp.MatchHost); ok {
@@ -97,55 +92,13 @@ func namesHost(r *http.Request) bool {
 				}
 			}
 		}
-	}
-	return false
-}
-
-// limitsAttempts reports whether a handler of an active configuration has max_attempts.
-func limitsAttempts() bool {
-	for _, app := range activeApps() {
-		module, err := app.ctx.AppIfConfigured("http")
-		if err != nil {
-			continue
-		}
-		for _, server := range module.(*caddyhttp.App).Servers {
-			for route := range eachRoute(server.Routes) {
-				for _, handler := range route.Handlers {
-					if dedup, ok := handler.(*Handler); ok && dedup.MaxAttempts > 0 {
-						return true
-					}
-				}
+		for _, handler := range route.Handlers {
+			if subroute, ok := handler.(*caddyhttp.Subroute); ok && namesHost(subroute.Routes, r) {
+				return true
 			}
 		}
 	}
 	return false
-}
-
-// activeApps returns the apps of the active configurations.
-func activeApps() []*App {
-	activeConfigs.mu.Lock()
-	defer activeConfigs.mu.Unlock()
-	return slices.Clone(activeConfigs.apps)
-}
-
-// eachRoute iterates over routes and those within them.
-func eachRoute(routes caddyhttp.RouteList) iter.Seq[caddyhttp.Route] {
-	return func(yield func(caddyhttp.Route) bool) {
-		for _, route := range routes {
-			if !yield(route) {
-				return
-			}
-			for _, handler := range route.Handlers {
-				if subroute, ok := handler.(*caddyhttp.Subroute); ok {
-					for inner := range eachRoute(subroute.Routes) {
-						if !yield(inner) {
-							return
-						}
-					}
-				}
-			}
-		}
-	}
 }
 
 // isAddress reports whether a host is localhost or an IP address, with a port or without one.

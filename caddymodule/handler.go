@@ -81,7 +81,7 @@ func (h *Handler) provision(ctx caddy.Context, app *App) (err error) {
 			return err
 		}
 	}
-	if store, err = app.use(store, duration(h.Timeout)); err != nil {
+	if store, err = app.use(store, &h.Settings); err != nil {
 		return err
 	}
 	keys := h.identification()

@@ -67,6 +67,13 @@ type configurations struct {
 	apps []*App
 }
 
+// active returns the apps of the active configurations.
+func (c *configurations) active() []*App {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return slices.Clone(c.apps)
+}
+
 func (c *configurations) add(app *App) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -268,7 +268,7 @@ func TestOneRedisHasOneTuning(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		return app.use(&storepool.Handle{Config: config, Key: config.PoolKey()}, 0)
+		return app.use(&storepool.Handle{Config: config, Key: config.PoolKey()}, new(Settings))
 	}
 	first, err := use(`{"url": "redis://a"}`)
 	if err != nil {
