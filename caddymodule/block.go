@@ -273,6 +273,27 @@ func period[T any](min time.Duration, field func(*T) *caddy.Duration) word[T] {
 	}, func(v caddy.Duration) error { return checkDuration(v, min) })
 }
 
+// periodOrOff is a setting that is a duration, or off, which is a duration of 0.
+func periodOrOff[T any](min time.Duration, what string, field func(*T) **caddy.Duration) word[T] {
+	return setting(field, func(d *caddyfile.Dispenser) (*caddy.Duration, error) {
+		name := d.Val()
+		value, err := oneArg(d, what+", or off")
+		if err != nil || value == offWord {
+			return new(caddy.Duration), err
+		}
+		parsed, err := parseDuration(d, name, value)
+		if err != nil || parsed == 0 {
+			return nil, errorAt(d, "%s: %q is not accepted; use %s, or off", name, value, what)
+		}
+		return &parsed, nil
+	}, func(v *caddy.Duration) error {
+		if *v == 0 {
+			return nil
+		}
+		return checkDuration(*v, min)
+	})
+}
+
 func parseDuration(d *caddyfile.Dispenser, name, value string) (caddy.Duration, error) {
 	parsed, err := caddy.ParseDuration(value)
 	if err != nil && durations.MatchString(value) {

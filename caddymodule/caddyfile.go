@@ -94,7 +94,7 @@ var handlerBlock = block[Settings]{
 	"force":             text("the name of a header field", func(s *Settings) *string { return &s.Force }, checkForce),
 	"key":               keyWord,
 	verifyWord:          verifySetting,
-	"wait":              setting(func(s *Settings) **caddy.Duration { return &s.Wait }, parseWait, checkWait),
+	"wait":              periodOrOff(time.Millisecond, "a duration from 1ms to 36500d, such as 30s", func(s *Settings) **caddy.Duration { return &s.Wait }),
 	"docs":              text("a URL", func(s *Settings) *string { return &s.Docs }, checkDocs),
 	"store":             setting(func(s *Settings) *json.RawMessage { return &s.StoreRaw }, parseStore, anyValue),
 }
@@ -130,19 +130,6 @@ func (s *Settings) read(d *caddyfile.Dispenser) (wordLines, error) {
 		return nil, errorAt(d, "%w", err)
 	}
 	return handlerBlock.parse(d, "dedup", s)
-}
-
-// parseWait reads `wait <duration>|off`. Off is a duration of 0.
-func parseWait(d *caddyfile.Dispenser) (*caddy.Duration, error) {
-	value, err := oneArg(d, "a duration such as 30s, or off")
-	if err != nil || value == offWord {
-		return new(caddy.Duration), err
-	}
-	wait, err := parseDuration(d, "wait", value)
-	if err != nil || wait == 0 {
-		return nil, errorAt(d, "wait: %q is not accepted; use a duration from 1ms to 36500d, such as 30s, or off", value)
-	}
-	return &wait, nil
 }
 
 var _ caddyfile.Unmarshaler = (*Handler)(nil)

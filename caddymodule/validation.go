@@ -259,14 +259,6 @@ func checkDuration(d caddy.Duration, min time.Duration) error {
 	return nil
 }
 
-// checkWait accepts 0: no wait.
-func checkWait(d *caddy.Duration) error {
-	if *d == 0 {
-		return nil
-	}
-	return checkDuration(*d, time.Millisecond)
-}
-
 func checkSize(n int64) error {
 	if n <= 0 || n > maxBytes {
 		return fmt.Errorf("%d is not accepted; use a number of bytes from 1 to %d, which is 1 PiB", n, int64(maxBytes))

@@ -98,22 +98,7 @@ var verifySetting = word[Settings]{
 	repeats: true,
 }
 
-var withinSetting = setting(func(v *Verify) **caddy.Duration { return &v.Within }, func(d *caddyfile.Dispenser) (*caddy.Duration, error) {
-	value, err := oneArg(d, "a duration such as 5m, or off")
-	if err != nil || value == offWord {
-		return new(caddy.Duration), err
-	}
-	within, err := parseDuration(d, "within", value)
-	if err != nil || within == 0 {
-		return nil, errorAt(d, "within: %q is not accepted; use a duration such as 5m, or off", value)
-	}
-	return &within, nil
-}, func(within *caddy.Duration) error {
-	if *within == 0 {
-		return nil
-	}
-	return checkDuration(*within, time.Second)
-})
+var withinSetting = periodOrOff(time.Second, "a duration such as 5m", func(v *Verify) **caddy.Duration { return &v.Within })
 
 // verifyBlock has the words of `verify <provider>`.
 var verifyBlock = block[Verify]{
