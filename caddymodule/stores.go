@@ -56,16 +56,26 @@ func init() {
 	caddy.RegisterModule(new(MemoryStore))
 }
 
-const (
-	defaultDirectory = "dedup"
-	// localTimeout is the timeout of one operation of a local store: long enough for a busy
-	// disk, short for a waiting client. Leases may be shorter ([checkLease]).
-	localTimeout = 5 * time.Second
-)
+// localStore has what the stores of one process have in common, as [storepool.Config] has it.
+type localStore struct{}
+
+func (localStore) Tuning() any { return nil }
+
+func (localStore) Tune(idempotency.Store) {}
+
+// OperationTimeout is long enough for a busy disk, and short for a waiting client. Leases may be
+// shorter ([checkLease]).
+func (localStore) OperationTimeout() time.Duration { return 5 * time.Second }
+
+func (localStore) Shared() bool { return false }
+
+const defaultDirectory = "dedup"
 
 // FileStore keeps claims and responses durably in files of one directory, which survive crashes.
 // Only one process can use it at a time.
 type FileStore struct {
+	localStore
+
 	// The path of the directory. A relative path is relative to Caddy's data directory.
 	// Placeholders are replaced when the configuration is loaded; an empty or unknown
 	// placeholder is an error. Default: `dedup`.
@@ -103,20 +113,8 @@ func (s *FileStore) Provision(caddy.Context) error {
 // PoolKey implements [storepool.Config].
 func (s *FileStore) PoolKey() string { return "file " + realPath(s.Path) }
 
-// Tuning implements [storepool.Config].
-func (s *FileStore) Tuning() any { return nil }
-
-// Tune implements [storepool.Config].
-func (s *FileStore) Tune(idempotency.Store) {}
-
 // Describe implements [storepool.Config].
 func (s *FileStore) Describe() string { return "file store " + s.Path }
-
-// OperationTimeout implements [storepool.Config].
-func (s *FileStore) OperationTimeout() time.Duration { return localTimeout }
-
-// Shared implements [storepool.Config].
-func (s *FileStore) Shared() bool { return false }
 
 // Open implements [storepool.Config].
 func (s *FileStore) Open(logger *zap.Logger) (idempotency.Store, error) {
@@ -139,7 +137,7 @@ func realPath(path string) string {
 
 // MemoryStore keeps claims and responses in memory. They are lost when the process exits, so it is
 // for trying out and tests.
-type MemoryStore struct{}
+type MemoryStore struct{ localStore }
 
 // CaddyModule returns the Caddy module information.
 func (*MemoryStore) CaddyModule() caddy.ModuleInfo {
@@ -152,20 +150,8 @@ func (*MemoryStore) CaddyModule() caddy.ModuleInfo {
 // PoolKey implements [storepool.Config].
 func (s *MemoryStore) PoolKey() string { return "memory" }
 
-// Tuning implements [storepool.Config].
-func (s *MemoryStore) Tuning() any { return nil }
-
-// Tune implements [storepool.Config].
-func (s *MemoryStore) Tune(idempotency.Store) {}
-
 // Describe implements [storepool.Config].
 func (s *MemoryStore) Describe() string { return "memory store, which is lost when the process exits" }
-
-// OperationTimeout implements [storepool.Config].
-func (s *MemoryStore) OperationTimeout() time.Duration { return localTimeout }
-
-// Shared implements [storepool.Config].
-func (s *MemoryStore) Shared() bool { return false }
 
 // Open implements [storepool.Config].
 func (s *MemoryStore) Open(*zap.Logger) (idempotency.Store, error) {
