@@ -27,7 +27,7 @@ func parseRedis(d *caddyfile.Dispenser, urls []string) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := store.checkUnreplaced(urls); err != nil {
+	if err := store.checkUnreplaced(); err != nil {
 		return nil, words.wrap(named("store redis", err), at)
 	}
 	return store, nil
@@ -35,15 +35,15 @@ func parseRedis(d *caddyfile.Dispenser, urls []string) (any, error) {
 
 // checkUnreplaced checks what does not depend on the values of placeholders, which are known only
 // when the configuration is loaded.
-func (s *RedisStore) checkUnreplaced(urls []string) error {
-	if hasPlaceholder(urls...) || hasPlaceholder(s.Addresses...) {
+func (s *RedisStore) checkUnreplaced() error {
+	if hasPlaceholder(s.URL) || hasPlaceholder(s.URLs...) || hasPlaceholder(s.Addresses...) {
 		return s.checkServers()
 	}
-	prefix := s.Prefix
-	if hasPlaceholder(prefix) {
-		prefix = ""
+	known := *s
+	if hasPlaceholder(s.Prefix) {
+		known.Prefix = ""
 	}
-	_, err := s.resolve(keepPlaceholders, prefix)
+	_, err := known.resolve(keepPlaceholders)
 	return err
 }
 
@@ -63,17 +63,10 @@ var redisBlock = block[RedisStore]{
 	"sentinel":          text("the name of the master on the sentinels", func(s *RedisStore) *string { return &s.Sentinel }, checkNotEmpty),
 	"sentinel_username": hidden("one argument, a user's name", func(s *RedisStore) *string { return &s.SentinelUsername }),
 	"sentinel_password": hidden(aPassword, func(s *RedisStore) *string { return &s.SentinelPassword }),
-	"cluster":           setting(func(s *RedisStore) *bool { return &s.Cluster }, parseCluster, anyValue),
+	"cluster":           flag(func(s *RedisStore) *bool { return &s.Cluster }),
 	"prefix":            text("the prefix of all names in Redis", func(s *RedisStore) *string { return &s.Prefix }, checkRedisPrefix),
 	"timeout":           period(minRedisTimeout, func(s *RedisStore) *caddy.Duration { return &s.Timeout }),
 	"wait_replicas":     count(0, func(s *RedisStore) *int { return &s.WaitReplicas }),
-}
-
-func parseCluster(d *caddyfile.Dispenser) (bool, error) {
-	if args := d.RemainingArgs(); len(args) > 0 {
-		return false, errorAt(d, "cluster takes no arguments; write the addresses behind address; it has %q", args)
-	}
-	return true, noBlock(d, "cluster")
 }
 
 func checkAddresses(addresses []string) error {

@@ -134,33 +134,24 @@ func (*RedisStore) CaddyModule() caddy.ModuleInfo {
 // Provision replaces the placeholders and checks the certificates. It dials
 // nothing.
 func (s *RedisStore) Provision(caddy.Context) error {
-	// An error if a placeholder is empty: the rest could be the prefix of another store.
-	prefix, err := replacePlaceholders(s.Prefix)
-	if err != nil {
-		return fmt.Errorf("redis store: prefix %s: %w", s.Prefix, err)
-	}
-	if err := redisBlock.check(s); err != nil {
-		return fmt.Errorf("redis store: %w", err)
-	}
-	options, err := s.resolve(replacePlaceholders, prefix)
-	if err == nil && s.TLS != nil {
-		s.tls, err = s.TLS.resolve(replacePlaceholders)
+	err := redisBlock.check(s)
+	if err == nil {
+		s.options, err = s.resolve(replacePlaceholders)
 	}
 	if err == nil && s.TLS != nil {
+		s.tls, err = s.TLS.resolve()
+	}
+	if err == nil && s.tls != nil {
 		// Read now, so that an error fails the load. Every dial reads them again.
-		options.TLS = s.tls.config
-		_, err = options.TLS()
+		s.options.TLS = s.tls.config
+		_, err = s.tls.config()
 	}
-	if err != nil {
-		return fmt.Errorf("redis store: %w", err)
-	}
-	s.options = options
-	return nil
+	return named("redis store", err)
 }
 
-// resolve returns the options with placeholders replaced, except for TLS. Those of the prefix are
-// replaced already. No error shows a secret.
-func (s *RedisStore) resolve(replace func(string) (string, error), prefix string) (redis.Options, error) {
+// resolve returns the options with placeholders replaced, except for TLS. An empty placeholder is an
+// error: the rest of a prefix could be that of another store. No error shows a secret.
+func (s *RedisStore) resolve(replace func(string) (string, error)) (redis.Options, error) {
 	options, err := s.servers(replace)
 	if err != nil {
 		return options, err
@@ -169,6 +160,7 @@ func (s *RedisStore) resolve(replace func(string) (string, error), prefix string
 		name, text string
 		field      *string
 	}{
+		{"prefix " + s.Prefix, s.Prefix, &options.Prefix},
 		{"username", s.Username, &options.Username},
 		{"password", s.Password, &options.Password},
 		{"sentinel", s.Sentinel, &options.Sentinel},
@@ -179,14 +171,13 @@ func (s *RedisStore) resolve(replace func(string) (string, error), prefix string
 			continue // may be set by a URL
 		}
 		if *setting.field, err = replace(setting.text); err != nil {
-			return options, fmt.Errorf("%s: %w", setting.name, err)
+			return options, named(setting.name, err)
 		}
 	}
 	if s.DB != nil {
 		options.DB = *s.DB
 	}
 	options.Cluster = s.Cluster
-	options.Prefix = prefix
 	setDefault(&options.Prefix, redis.DefaultPrefix)
 	options.WaitReplicas = s.WaitReplicas
 	options.Timeout = duration(s.Timeout)
@@ -278,7 +269,7 @@ func namesDatabase(text string) bool {
 }
 
 // resolve returns the settings with the placeholders replaced.
-func (t *RedisTLS) resolve(replace func(string) (string, error)) (*RedisTLS, error) {
+func (t *RedisTLS) resolve() (*RedisTLS, error) {
 	resolved := *t
 	for _, setting := range []struct {
 		name  string
@@ -286,7 +277,7 @@ func (t *RedisTLS) resolve(replace func(string) (string, error)) (*RedisTLS, err
 	}{
 		{"ca", &resolved.CA}, {"cert", &resolved.Cert}, {"key", &resolved.Key}, {"server_name", &resolved.ServerName},
 	} {
-		text, err := replace(*setting.field)
+		text, err := replacePlaceholders(*setting.field)
 		switch {
 		case err != nil:
 			return nil, fmt.Errorf("tls %s: %w", setting.name, err)

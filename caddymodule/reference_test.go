@@ -331,7 +331,7 @@ func TestDefaultsOfTheGlobalOption(t *testing.T) {
 			if err := json.Unmarshal(withoutKind(t, app.StoreRaw), redis); err != nil {
 				t.Fatal(err)
 			}
-			options, err := redis.resolve(keepPlaceholders, redis.Prefix)
+			options, err := redis.resolve(keepPlaceholders)
 			if err != nil {
 				t.Fatal(err)
 			}
