@@ -120,11 +120,18 @@ func (k KeySource) checkAsPart() error {
 // credentialFields cannot be keys: the store holds delivery IDs in a form that operators can read.
 var credentialFields = append([]string{"Proxy-Authorization", "Cookie"}, identify.CredentialFields...)
 
+// checkHeader refuses a header field that never reaches the handler.
+func checkHeader(name string) error {
+	if httpfield.IsDedup(name) || strings.EqualFold(name, "Host") {
+		return fmt.Errorf("header %s never arrives as a field; use a field that the sender chooses", name)
+	}
+	return nil
+}
+
 // checkField refuses header fields that carry credentials or never reach the handler.
 func (k KeySource) checkField() error {
 	for _, field := range credentialFields {
-		placeholder := "{http.request.header." + strings.ToLower(field) + "}"
-		if strings.EqualFold(k.Header, field) || strings.Contains(strings.ToLower(k.Value), placeholder) {
+		if reads(delivery.Source{Header: k.Header, Text: k.Value}, field) {
 			return fmt.Errorf("%s carries a credential, and keys are stored readable; scope separates callers, by default too", field)
 		}
 	}
@@ -136,10 +143,7 @@ func (k KeySource) checkField() error {
 			return err
 		}
 	}
-	if httpfield.IsDedup(k.Header) || strings.EqualFold(k.Header, "Host") {
-		return fmt.Errorf("header %s never arrives as a field; use a field that the sender chooses", k.Header)
-	}
-	return nil
+	return checkHeader(k.Header)
 }
 
 // shadowedBy reports whether an earlier source reads the same value.
@@ -206,12 +210,10 @@ func (r *RetentionSource) check() error {
 	switch {
 	case (r.Header == "") == (r.JSON == ""):
 		return errors.New("it takes exactly one of header and json")
-	case httpfield.IsDedup(r.Header) || strings.EqualFold(r.Header, "Host"):
-		return fmt.Errorf("header %s never arrives as a field; use a field that the sender chooses", r.Header)
 	case slices.ContainsFunc(credentialFields, func(field string) bool { return strings.EqualFold(field, r.Header) }):
 		return fmt.Errorf("header %s carries a credential, and a value that is not a number is logged; use a field of its own, such as X-Retention", r.Header)
 	}
-	if err := cmp.Or(delivery.CheckSource(r.source()), checkPointerText(r.JSON)); err != nil || r.Max == 0 {
+	if err := cmp.Or(checkHeader(r.Header), delivery.CheckSource(r.source()), checkPointerText(r.JSON)); err != nil || r.Max == 0 {
 		return err
 	}
 	return r.checkMax()

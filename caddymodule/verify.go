@@ -343,8 +343,5 @@ func (v Verify) signedCaller() []string {
 	if v.HMAC == nil {
 		return nil
 	}
-	signed := strings.ToLower(v.HMAC.Signed)
-	return slices.DeleteFunc(slices.Clone(callerFields), func(field string) bool {
-		return !strings.Contains(signed, "{http.request.header."+strings.ToLower(field)+"}")
-	})
+	return slices.DeleteFunc(slices.Clone(callerFields), func(field string) bool { return !reads(delivery.Source{Text: v.HMAC.Signed}, field) })
 }
