@@ -92,21 +92,18 @@ func (*FileStore) CaddyModule() caddy.ModuleInfo {
 
 // Provision resolves the path. It opens nothing.
 func (s *FileStore) Provision(caddy.Context) error {
-	if s.Path != "" {
-		if err := checkBraces(s.Path); err != nil {
-			return fmt.Errorf("file store: path: %w", err)
-		}
-		path, err := replacePlaceholders(s.Path)
-		if err != nil {
-			return fmt.Errorf("file store: path %s: %w", s.Path, err)
-		}
-		s.Path = path
-	}
 	setDefault(&s.Path, defaultDirectory)
-	if !filepath.IsAbs(s.Path) {
-		s.Path = filepath.Join(caddy.AppDataDir(), s.Path)
+	path, err := s.Path, checkBraces(s.Path)
+	if err == nil {
+		path, err = replacePlaceholders(s.Path)
 	}
-	s.Path = filepath.Clean(s.Path)
+	if err != nil {
+		return fmt.Errorf("file store: path %s: %w", s.Path, err)
+	}
+	if !filepath.IsAbs(path) {
+		path = filepath.Join(caddy.AppDataDir(), path)
+	}
+	s.Path = filepath.Clean(path)
 	return nil
 }
 

@@ -312,39 +312,6 @@ func mustBeEscaped(c rune) bool {
 	return c <= ' ' || c >= 0x7f || strings.ContainsRune("<>\"{}|\\^`", c)
 }
 
-const examplePlaceholder = "{http.request.uri.query.id}"
-
-// checkPlaceholders refuses an unclosed placeholder, one whose value a retry never repeats, and
-// one of the body, which Caddy reads without a limit and without noticing that it was cut off. It
-// also refuses one of a field that is removed from requests and so is always empty.
-func checkPlaceholders(text string) error {
-	names, unclosed := identify.PlaceholdersIn(text)
-	if unclosed {
-		return fmt.Errorf(`%q has a placeholder without its closing brace; write %s, or \{ for a brace`, text, examplePlaceholder)
-	}
-	if name, ok := changingPlaceholder(text); ok {
-		return fmt.Errorf("{%s} changes with every request, so a retry would never match; use a value that a retry repeats, such as %s", name, examplePlaceholder)
-	}
-	if strings.Contains(text, "{http.request.body") {
-		return fmt.Errorf("%s would read the body without a limit; write {http.dedup.json./tenant} for a member of it, or key content", text)
-	}
-	for _, name := range names {
-		if pointer, ok := identify.MemberPointer(name); ok {
-			if err := checkMember(pointer); err != nil {
-				return fmt.Errorf("{%s}: %w", name, err)
-			}
-		}
-		field, isField := strings.CutPrefix(name, "http.request.header.")
-		switch {
-		case isField && strings.EqualFold(field, "Host"):
-			return fmt.Errorf("{%s} is always empty; write {http.request.host}", name)
-		case isField && httpfield.IsDedup(field):
-			return fmt.Errorf("{%s} is always empty: fields that start with %s are removed from requests; use a field that the sender chooses", name, httpfield.DedupPrefix)
-		}
-	}
-	return nil
-}
-
 func checkHeaderNames(names []string) error {
 	for i, name := range names {
 		if !httpguts.ValidHeaderFieldName(name) {
