@@ -13,10 +13,6 @@ import (
 	"strconv"
 	"strings"
 	"testing"
-	"time"
-
-	"github.com/caddy-dedup/caddy-dedup/internal/engine"
-	"github.com/caddy-dedup/caddy-dedup/internal/report"
 )
 
 // What a request costs does not depend on the machine. Beyond the same request without
@@ -102,41 +98,3 @@ func canned(t *testing.T) (address string) {
 	}()
 	return listener.Addr().String()
 }
-
-// A healthy request makes at most two allocations more than without metrics.
-func TestMetricsAllocateNothing(t *testing.T) {
-	allocations := func(metrics bool) (first, duplicate float64) {
-		if !metrics {
-			stores.Observer = nil
-			defer func() { stores.Observer = processMetrics }()
-		}
-		s := serveWith(t, "", "dedup", "respond done 201")
-		if !metrics {
-			s.handler().reporter().Observer = noopObserver{}
-		}
-		n := 0
-		first = testing.AllocsPerRun(200, func() { n++; post(s.Config.Handler, strconv.Itoa(n)) })
-		duplicate = testing.AllocsPerRun(200, func() { post(s.Config.Handler, "1") })
-		s.stop()
-		return first, duplicate
-	}
-	first, duplicate := allocations(true)
-	firstWithout, duplicateWithout := allocations(false)
-	if first > firstWithout+2 || duplicate > duplicateWithout+2 {
-		t.Errorf("a first request makes %v allocations, %v without metrics; a duplicate %v, and %v", first, firstWithout, duplicate, duplicateWithout)
-	}
-	m := newMetrics()
-	if n := testing.AllocsPerRun(100, func() {
-		m.Request("github", report.Executed, false)
-		m.RunEnded("github", engine.ResultKept)
-		m.Asked(engine.OperationClaim, time.Millisecond, false)
-	}); n != 0 {
-		t.Errorf("counting makes %v allocations", n)
-	}
-}
-
-type noopObserver struct{}
-
-func (noopObserver) Request(string, report.Outcome, bool) {}
-func (noopObserver) Differing(string, bool)               {}
-func (noopObserver) Overloaded(engine.Limit)              {}

@@ -279,6 +279,34 @@ store localhost:6379                              => did you mean store redis re
 store redis localhost:6379                        => has no scheme, such as that of redis://localhost:6379
 on_missing maybe                                  => on_missing: "maybe" is not accepted; use pass or reject
 
+# What says something else about a tool call.
+mode mcp                                          => mode mcp: a tool call has no key by default
+mode mcp\nkey form token                          => 3: mode mcp: a tool call is JSON and has no form
+mode mcp\nkey parts a {\nheader X\nform b\n}      => 3: mode mcp: a tool call is JSON and has no form
+mode mcp\n{key}\nmethods POST                     => 4: mode mcp and methods exclude each other
+mode mcp\n{key}\nrelease_on 5xx                   => 4: mode mcp and release_on exclude each other
+mode mcp\n{key}\nrelease_if /e                    => 4: mode mcp and release_if exclude each other
+mode mcp\n{key}\nfingerprint json                 => 4: mode mcp and fingerprint exclude each other
+mode mcp\n{key}\nforce X-Force                    => 4: mode mcp and force exclude each other
+mode mcp\n{key}\non_duplicate acknowledge         => 4: mode mcp and on_duplicate exclude each other
+mode mcp\n{key}\non_duplicate see_other           => 4: mode mcp and on_duplicate exclude each other
+mode mcp\n{key}\nverify github {env.SECRET}       => 4: mode mcp and verify exclude each other
+mode mcp\n{key}\nkeep_header Mcp-Session-Id       => 4: keep_header: Mcp-Session-Id
+mode mcp\n{key}\nkeep_header access-control-allow-origin => 4: mode mcp: access-control-allow-origin is of the first client's stream or origin
+mode mcp\nkey content                             => 3: mode mcp: key content needs a retention
+mode mcp\nkey parts a {\nheader X\ncontent\n}     => 3: mode mcp: key content needs a retention
+mode mcp\n{key}\ntools                            => 4: tools
+mode mcp\n{key}\ntools pay pay                    => 4: tools: pay is named twice
+mode mcp\nkey json /params                        => 3: mode mcp: a key is a text
+mode mcp\nkey value a-{http.dedup.json./params/arguments} => 3: mode mcp: a key is a text
+mode mcp\nkey json /id                            => 3: mode mcp: the id differs in a repeat
+mode mcp\nkey value {http.dedup.json./id}         => 3: mode mcp: the id differs in a repeat
+mode mcp\nkey parts a {\njson /a\njson /id\n}     => 3: mode mcp: the id differs in a repeat
+tools pay                                         => tools: only mode mcp has calls of tools
+mode mcp\n{key}\nexclude /params/arguments/token ?ts\non_duplicate conflict\nscope {http.auth.user.id}\ntools pay => ok
+mode mcp\nkey header Idempotency-Key              => ok
+mode mcp\nkey content\nretention 1m               => ok
+
 # Words of store redis that exclude each other: the line is that of the second.
 store redis redis://u@a {\nusername b\n}          => 3: store redis: the URL and username both set the user's name
 store redis rediss://a {\ntls {\n}\n}             => 3: store redis: the URL starts with rediss://, and tls without settings means the same
@@ -352,6 +380,7 @@ dedup github {\ncaller {http.request.cookie.a}\n} => caller: mode webhook has no
 # Only the user can decide what to leave out of the key.
 dedup github {\nretention 1d\nkey header X-Id\n}  => 3: mode: providers beside keys need it written; webhook leaves the caller and the fingerprint out of a key
 dedup github {\nmode api\nkey header X-Id\n}      => ok
+dedup github {\nmode mcp\n{key}\n}                => mode mcp and providers exclude each other
 
 # A literal may be a secret: {$NAME} is one by now. Neither it nor a word beside it is shown.
 dedup github {\nverify\n}                         => verify lacks its arguments
@@ -680,7 +709,7 @@ func mistakeIn(t *testing.T, kind, text string) (err error) {
 // Each mistake is answered with its place, the word, and what is accepted, and no error shows a secret.
 func TestMistakes(t *testing.T) {
 	files := map[string]string{"imported": "retention 5s\n\nforce Idempotency-Key\n", "secret": "s3cret\r\n"}
-	replaced := []string{`\n`, "\n", "{unset}", "dedup github {\nverify {env.TEST_NOT_SET}\n}"}
+	replaced := []string{`\n`, "\n", "{key}", "key json /params/arguments/idempotency_key", "{unset}", "dedup github {\nverify {env.TEST_NOT_SET}\n}"}
 	for name, content := range files {
 		path := filepath.Join(t.TempDir(), name)
 		if err := os.WriteFile(path, []byte(content), 0o600); err != nil {

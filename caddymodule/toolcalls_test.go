@@ -14,8 +14,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
-
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
 
@@ -376,9 +374,7 @@ func TestToolCallIsStoredAtItsResponse(t *testing.T) {
 	}
 	waited := make(chan answer, 1)
 	go func() { waited <- s.mustPost("", callOf("2", "k")) }()
-	for _, waiting := s.keys.InProgress(); waiting == 0; _, waiting = s.keys.InProgress() {
-		time.Sleep(time.Millisecond)
-	}
+	s.waits()
 	close(says)
 	if got := <-waited; !strings.HasPrefix(got.body, `{"id":2,`) || got.header.Get("Idempotent-Replayed") == "" {
 		t.Errorf("who waited got %+v", got)
@@ -619,9 +615,7 @@ func TestToolCallThatWaitedForAFailure(t *testing.T) {
 				go func() { first <- s.mustPost("", callOf("1", "k")) }()
 				<-begun
 				go func() { waited <- s.mustPost("", callOf("2", "k")) }()
-				for _, waiting := s.keys.InProgress(); waiting == 0; _, waiting = s.keys.InProgress() {
-					time.Sleep(time.Millisecond)
-				}
+				s.waits()
 				close(end)
 				got := []answer{<-waited}
 				if attempts != "" {
@@ -801,14 +795,7 @@ func TestToolCallsUnderObserve(t *testing.T) {
 	counted := s.counted()
 	for _, want := range []string{"executed", "executed", "replayed"} {
 		_, _ = s.post("", callOf("1", "k"))
-		select {
-		case got := <-counted.told:
-			if got != "custom "+want+" true" {
-				t.Errorf("it counts as %s, want %s", got, want)
-			}
-		case <-time.After(10 * time.Second):
-			t.Fatalf("it does not count, want %s", want)
-		}
+		counted.want(t, want)
 	}
 	for _, body := range []string{`{"method":"tools/list","id":1}`, `{"method":"notifications/cancelled","params":{"requestId":1}}`} {
 		if got := s.mustPost("", body); got.status != 200 || len(counted.told) > 0 {
@@ -830,14 +817,7 @@ func TestEncodedAnswersToToolCallsUnderObserve(t *testing.T) {
 		counted := s.counted()
 		for _, want := range []string{"executed", "replayed"} {
 			s.mustPost("", callOf("1", "k"), "Authorization", "a", "Accept-Encoding", "br")
-			select {
-			case got := <-counted.told:
-				if got != "custom "+want+" true" {
-					t.Errorf("%s: it counts as %s, want %s", kind, got, want)
-				}
-			case <-time.After(10 * time.Second):
-				t.Fatalf("%s: it does not count, want %s", kind, want)
-			}
+			counted.want(t, want)
 		}
 		s.stop()
 		if lines := book.about("silent", "level", "warn"); len(lines) > 0 {
@@ -898,49 +878,5 @@ func TestToolCallWithoutResponseIsLogged(t *testing.T) {
 				t.Errorf("%s %s: %d warnings, want %d: %v", name, observe, len(got), c.warnings, got)
 			}
 		}
-	}
-}
-
-// What says something else about a tool call is refused (contract, section 3b).
-func TestToolCallMistakes(t *testing.T) {
-	const key = "key json /params/arguments/idempotency_key"
-	for lines, want := range map[string]string{
-		"key form token":                                  "mode mcp: a tool call is JSON and has no form",
-		"key parts a {\nheader X\nform b\n}":              "mode mcp: a tool call is JSON and has no form",
-		"":                                                "mode mcp: a tool call has no key by default",
-		key + "\nmethods POST":                            "mode mcp and methods exclude each other",
-		key + "\nrelease_on 5xx":                          "mode mcp and release_on exclude each other",
-		key + "\nrelease_if /e":                           "mode mcp and release_if exclude each other",
-		key + "\nfingerprint json":                        "mode mcp and fingerprint exclude each other",
-		key + "\nforce X-Force":                           "mode mcp and force exclude each other",
-		key + "\non_duplicate acknowledge":                "mode mcp and on_duplicate exclude each other",
-		key + "\non_duplicate see_other":                  "mode mcp and on_duplicate exclude each other",
-		key + "\nverify github {env.SECRET}":              "mode mcp and verify exclude each other",
-		key + "\nkeep_header Mcp-Session-Id":              "keep_header: Mcp-Session-Id",
-		key + "\nkeep_header access-control-allow-origin": "mode mcp: access-control-allow-origin is of the first client's stream or origin",
-		"key content":                                     "mode mcp: key content needs a retention",
-		"key parts a {\nheader X\ncontent\n}":             "mode mcp: key content needs a retention",
-		key + "\ntools":                                   "tools",
-		key + "\ntools pay pay":                           "pay is named twice",
-		"key json /params":                                "mode mcp: a key is a text",
-		"key value a-{http.dedup.json./params/arguments}": "mode mcp: a key is a text",
-		"key json /id":                                    "mode mcp: the id differs in a repeat",
-		"key value {http.dedup.json./id}":                 "mode mcp: the id differs in a repeat",
-		"key parts a {\njson /a\njson /id\n}":             "",
-	} {
-		if err := handlerOf("mode mcp\n" + lines); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%s: %v; want %q", lines, err, want)
-		}
-	}
-	for _, lines := range []string{key, key + "\nexclude /params/arguments/token ?ts\non_duplicate conflict\nscope {http.auth.user.id}", "key header Idempotency-Key", "key content\nretention 1m", "tools pay\n" + key} {
-		if err := handlerOf("mode mcp\n" + lines); err != nil {
-			t.Errorf("%s: %v", lines, err)
-		}
-	}
-	if err := handlerOf("tools pay"); err == nil || !strings.Contains(err.Error(), "only mode mcp") {
-		t.Errorf("tools of an API: %v", err)
-	}
-	if err := new(Handler).UnmarshalCaddyfile(caddyfile.NewTestDispenser("dedup github {\nmode mcp\n" + key + "\n}")); err == nil || !strings.Contains(err.Error(), "mode mcp and providers exclude each other") {
-		t.Errorf("a provider: %v", err)
 	}
 }

@@ -25,15 +25,6 @@ func TestPlaceholdersIn(t *testing.T) {
 	}
 }
 
-func TestLocalCopiesAreLimitedByDefault(t *testing.T) {
-	off, some := int64(0), int64(4096)
-	for configured, want := range map[*int64]int64{nil: 16777216, &off: 0, &some: 4096} {
-		if got := (&App{LocalCopies: configured}).localCopies(); got != want {
-			t.Errorf("the limit is %d bytes, want %d", got, want)
-		}
-	}
-}
-
 // An empty list in JSON is the default. An empty scope of its own would let all callers share their keys.
 func TestEmptyListsAreDefaults(t *testing.T) {
 	var absent, empty Settings

@@ -139,24 +139,3 @@ func TestWarningAboutPointersWithFullStops(t *testing.T) {
 		t.Errorf("the warnings are %v, want %v", got, want)
 	}
 }
-
-// In mode api a captured request runs again for another caller, unless the sender signs the caller. The
-// start shows the line to write.
-func TestUnsignedCallerWarning(t *testing.T) {
-	for lines, warned := range map[string]bool{
-		"mode api\nverify hmac {\nsecret {env.TEST_SECRET}\nheader X-S\nsigned {http.request.header.X-Id}.{body}\n}":          true,
-		"mode api\nverify hmac {\nsecret {env.TEST_SECRET}\nheader X-S\n}":                                                    true,
-		"mode api\nverify hmac {\nsecret {env.TEST_SECRET}\nheader X-S\nsigned {http.request.header.authorization}.{body}\n}": false,
-		"mode api\nscope {http.request.header.X-Tenant}\nverify hmac {\nsecret {env.TEST_SECRET}\nheader X-S\n}":              false,
-		"mode webhook\nverify hmac {\nsecret {env.TEST_SECRET}\nheader X-S\n}":                                                false,
-	} {
-		h := new(Handler)
-		if err := h.UnmarshalCaddyfile(caddyfile.NewTestDispenser("dedup {\nkey json /id\n" + lines + "\n}")); err != nil {
-			t.Fatal(err)
-		}
-		line := h.unsignedCaller()
-		if (line != "") != warned || warned && !strings.HasPrefix(line, "signed {http.request.header.Authorization}.") || strings.Contains(lines, "X-Id") && !strings.HasSuffix(line, ".{http.request.header.X-Id}.{body}") {
-			t.Errorf("%q: the line to write is %q, want one: %v", lines, line, warned)
-		}
-	}
-}

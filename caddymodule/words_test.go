@@ -126,27 +126,3 @@ func TestPlaceInASite(t *testing.T) {
 		t.Errorf("the handlers are %q, want %q", got, want)
 	}
 }
-
-// What encoding/json accepts is accepted: null, names in another case, and what this module writes.
-func TestJSONThatIsAccepted(t *testing.T) {
-	h := new(Handler)
-	err := json.Unmarshal([]byte(`{"retention": null, "wait": null, "keys": null, "verify": [], "retention_from": null, "scope": [null], "Lease": "45s", "store": {"store": "memory"}}`), h)
-	if err != nil || duration(h.Lease).String() != "45s" || string(h.StoreRaw) != `{"store": "memory"}` {
-		t.Errorf("%v, %+v", err, h.Settings)
-	}
-	written, err := directive("dedup github {\nmode webhook\nkey parts p {\njson /a\nheader B optional\n}\nretention 7d\nwait off\nrelease_if /errors\nretention_from json /r 1d\nverify github {env.A}\nverify hmac {\nheader X-S\nsecret {env.B}\nsigned {timestamp}.{body}\ntimestamp X-T\nwithin 1m\n}\n}")
-	if err != nil {
-		t.Fatal(err)
-	}
-	text, err := json.Marshal(written)
-	if err != nil {
-		t.Fatal(err)
-	}
-	again := new(Handler)
-	if err := json.Unmarshal(text, again); err != nil {
-		t.Errorf("%s: %v", text, err)
-	}
-	if read, err := json.Marshal(again); err != nil || !slices.Equal(read, text) {
-		t.Errorf("read %s, %v; want %s", read, err, text)
-	}
-}
