@@ -250,14 +250,6 @@ func TestRedisNameAndPasswordApart(t *testing.T) {
 			t.Errorf("%s: %q, %q, %v", settings, s.options.Username, s.options.Password, err)
 		}
 	}
-	for _, block := range []string{
-		"redis://u@h {\npassword p\n}", "redis://:p@h {\nusername u\n}", "redis://u@h redis://u@i {\ntimeout 1s\npassword p\n}",
-		"{\naddress a:1\nusername u\npassword p\n}", "{\naddress a:1\nsentinel_username u\nsentinel m\nsentinel_password p\n}",
-	} {
-		if err := handlerOf("store redis " + block); err != nil {
-			t.Errorf("%q: %v", block, err)
-		}
-	}
 }
 
 // Handlers that use one Redis have it open together, under the same settings.
