@@ -2,7 +2,6 @@ package caddymodule
 
 import (
 	"encoding/json"
-	"errors"
 	"maps"
 	"math"
 	"os"
@@ -13,7 +12,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
 
 	"github.com/caddy-dedup/caddy-dedup/internal/delivery"
@@ -294,58 +292,24 @@ func hasDefault(t *testing.T, word string) bool {
 	return fields[word] != nil
 }
 
-// withoutKind returns the settings of a store as its module gets them.
-func withoutKind(t *testing.T, store json.RawMessage) []byte {
-	t.Helper()
-	var settings map[string]json.RawMessage
-	err := json.Unmarshal(store, &settings)
-	delete(settings, "store")
-	text, errOfSettings := json.Marshal(settings)
-	if err := errors.Join(err, errOfSettings); err != nil {
-		t.Fatal(err)
-	}
-	return text
-}
-
 func TestDefaultsOfTheGlobalOption(t *testing.T) {
 	before := debug.SetMemoryLimit(math.MaxInt64) // which buffered follows
 	defer debug.SetMemoryLimit(before)
 	inForce := func(text string) []any {
 		t.Helper()
-		parsed, err := parseGlobalOption(caddyfile.NewTestDispenser("dedup {\n"+text+"\n}"), nil)
+		ctx, err := loaded("{\ndedup {\n" + text + "\n}\n}")
 		if err != nil {
 			t.Fatalf("%s: %v", text, err)
 		}
-		app := new(App)
-		raw := reflect.ValueOf(parsed).FieldByName("Value").Bytes()
-		if err := json.Unmarshal(raw, app); err != nil {
+		module, err := ctx.App("dedup")
+		if err != nil {
 			t.Fatal(err)
 		}
-		if err := app.setNamespace(); err != nil {
-			t.Fatal(err)
-		}
-		app.Limits.setDefaults()
-		store := any(&FileStore{})
-		if strings.Contains(text, "store redis") {
-			redis := new(RedisStore)
-			if err := json.Unmarshal(withoutKind(t, app.StoreRaw), redis); err != nil {
-				t.Fatal(err)
-			}
-			options, err := redis.resolve(keepPlaceholders)
-			if err != nil {
-				t.Fatal(err)
-			}
-			options.TLS = nil // a function, which is not compared
-			store = options
-		} else if app.StoreRaw != nil {
-			if err := json.Unmarshal(withoutKind(t, app.StoreRaw), store); err != nil {
-				t.Fatal(err)
-			}
-		}
-		if file, ok := store.(*FileStore); ok {
-			if err := file.Provision(caddy.Context{}); err != nil {
-				t.Fatal(err)
-			}
+		app := module.(*App)
+		store := any(app.store.Config)
+		if s, ok := store.(*RedisStore); ok {
+			s.options.TLS = nil // a function, which is not compared
+			store = s.options
 		}
 		return []any{app.Namespace, app.localCopies(), app.Encrypt, app.Limits, store}
 	}
