@@ -115,13 +115,9 @@ func TestToolCallRequests(t *testing.T) {
 		refused string // what the body of the answer has
 		status  int
 	}{
-		"a call":                       {body: call("1"), runs: true},
-		"named otherwise by its field": {body: call("1"), header: []string{"Mcp-Method", "tools/list"}},
-		"an id that is null":           {body: call("null")},
-		"another method":               {body: `{"id":1,"method":"tools/list","params":{"arguments":{"idempotency_key":"k"}}}`},
-		"a batch":                      {body: "[" + call("1") + "]"},
-		"deep nesting":                 {body: `{"id":1,"method":"tools/call","params":` + strings.Repeat("[", 20000)},
-		"no key":                       {body: `{"id":1,"method":"tools/call","params":{}}`},
+		"a call":         {body: call("1"), runs: true},
+		"another method": {body: `{"id":1,"method":"tools/list","params":{"arguments":{"idempotency_key":"k"}}}`},
+		"no key":         {body: `{"id":1,"method":"tools/call","params":{}}`},
 		"no key, rejected": {body: `{"id":"a","method":"tools/call","params":{}}`, blocks: "on_missing reject",
 			refused: `{"jsonrpc":"2.0","id":"a","error":{"code":400,`, status: 200},
 		"an id with a fraction, rejected": {body: call("1.0"), blocks: "on_missing reject",
@@ -143,15 +139,12 @@ func TestToolCallRequests(t *testing.T) {
 			refused: `{"jsonrpc":"2.0","id":5,"error":{"code":413,`, status: 200},
 		"too large, its id behind the limit": {body: `{"method":"tools/call","params":{"x":"` + large + `"},"id":5}`, blocks: "max_request_body 200",
 			refused: `{"jsonrpc":"2.0","id":null,"error":{"code":413,`, status: 413},
-		"too large, named by its field": {body: `{"params":{"x":"` + large + `"},"method":"tools/call","id":5}`, blocks: "max_request_body 200", header: []string{"Mcp-Method", "tools/call"},
-			refused: `{"jsonrpc":"2.0","id":null,"error":{"code":413,`, status: 413},
-		"of a tool":                   {body: call("1"), blocks: "tools refund p\\u0061y pay", runs: true},
+		"of a tool":                   {body: call("1"), blocks: "tools refund pay", runs: true},
 		"of another tool":             {body: call("1"), blocks: "tools refund"},
 		"of another tool, no key":     {body: `{"id":1,"method":"tools/call","params":{"name":"pay"}}`, blocks: "tools refund\non_missing reject"},
 		"of another tool, another id": {body: call("1.0"), blocks: "tools refund\non_missing reject"},
 		"too large, of another tool":  {body: callOf("5", large), blocks: "tools refund\nmax_request_body 200"},
 		"too large, and no call":      {body: `{"id":1,"method":"tools/list","params":{"x":"` + large + `"}}`, blocks: "max_request_body 200"},
-		"too large, and not decided":  {body: `{"params":{"x":"` + large + `"},"method":"tools/call","id":5}`, blocks: "max_request_body 200"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			address, runs := startUpstream(t, func(w http.ResponseWriter, r *http.Request, _ int) {
@@ -594,11 +587,10 @@ func TestToolCallThatWaitedForAFailure(t *testing.T) {
 		body   string
 		want   string
 	}{
-		"an error":      {"text/html", 500, "<p>", `{"code":500,`},
-		"a web page":    {"text/html", 200, "<p>", `{"code":502,`},
-		"accepted":      {"", 202, "", `{"code":502,`},
-		"another array": {asJSON, 200, "[]", `{"code":502,`},
-		"nothing":       {asJSON, 503, "", `{"code":503,`},
+		"an error":   {"text/html", 500, "<p>", `{"code":500,`},
+		"a web page": {"text/html", 200, "<p>", `{"code":502,`},
+		"accepted":   {"", 202, "", `{"code":502,`},
+		"nothing":    {asJSON, 503, "", `{"code":503,`},
 	} {
 		for _, attempts := range []string{"", "max_attempts 1"} {
 			t.Run(name+" "+attempts, func(t *testing.T) {
@@ -864,9 +856,7 @@ func TestToolCallWithoutResponseIsLogged(t *testing.T) {
 		warnings           int
 	}{
 		"accepted":        {asJSON, "", "202", 1},
-		"another type":    {"text/json", `{"id":1,"result":{}}`, "200", 1},
 		"no type":         {"", `{"id":1,"result":{}}`, "200", 1},
-		"an error":        {asJSON, `{"id":1,"error":{}}`, "500", 0},
 		"a broken stream": {asEvents, ": hello||", "200", 0},
 		"a result":        {asJSON, `{"id":1,"result":{}}`, "200", 0},
 	} {
