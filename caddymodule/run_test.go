@@ -237,17 +237,24 @@ func TestEndWithoutItsClient(t *testing.T) {
 // While a run waits for room its own time stands still: what others hold does not cut an
 // answer that the upstream has given.
 func TestWaitingForRoomCostsNoTimeout(t *testing.T) {
-	others := &budget.Allowance{Budget: buffered}
+	others, released := &budget.Allowance{Budget: buffered}, make(chan struct{})
 	address, runs := startUpstream(t, func(w http.ResponseWriter, r *http.Request, n int) {
-		others.Count(400 << 10) // from here on there is no room, and somebody else goes over the limit
-		others.TryTake(1)
-		time.AfterFunc(2*time.Second, others.ReleaseAll)
+		others.Count(400 << 10) // from here on there is no room
+		go func() {
+			defer close(released)
+			for range 20 { // as long as some is released now and then, no run may exceed the limit
+				time.Sleep(100 * time.Millisecond)
+				others.Release(1)
+			}
+			others.ReleaseAll()
+		}()
 		answers(201, strings.Repeat("x", 50_000))(w, r, n)
 	})
 	s := serveWith(t, "limits {\nbuffered 400KiB\n}", "dedup {\ntimeout 1s\n}", "reverse_proxy "+address)
 	if got := s.mustPost("k", ""); got.status != 201 || len(got.body) != 50_000 || runs.Load() != 1 {
 		t.Errorf("got %d with %d bytes after %d runs", got.status, len(got.body), runs.Load())
 	}
+	<-released
 }
 
 // While nine tenths of buffered are taken no new run starts, with a body or without. What is kept is replayed.
