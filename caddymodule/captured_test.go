@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -102,44 +101,35 @@ func TestCapturedRequestIsReplayed(t *testing.T) {
 	t.Setenv("TEST_SECRET", "secret")
 	now := time.Now()
 	const event = `{"id":"evt_1","type":"paid"}`
-	for name, c := range map[string]struct {
+	type sender struct {
 		site string
 		captured
-		// but are the changes that run again, each for a reason of its own.
-		but []string
-	}{
+	}
+	byHMAC := func(lines, body string, header ...string) sender {
+		return sender{"dedup {\n" + lines + "\nverify hmac {\nsecret {env.TEST_SECRET}\nheader X-Signature\n}\n}",
+			captured{"/webhooks/x", body, append(header, "X-Signature", signedWith("secret", body))}}
+	}
+	for name, c := range map[string]sender{
 		"stripe": {"dedup stripe {\nverify {env.TEST_SECRET}\n}", captured{"/webhooks/x", event, []string{
 			"Stripe-Signature", fmt.Sprintf("t=%d,v1=%s", now.Unix(), signedWith("secret", fmt.Sprintf("%d.%s", now.Unix(), event))),
-		}}, nil},
+		}}},
 		"standard_webhooks": {"dedup standard_webhooks {\nverify {env.TEST_STANDARD}\n}", captured{"/webhooks/x", event, []string{
 			"webhook-id", "msg_1", "webhook-timestamp", fmt.Sprint(now.Unix()), "webhook-signature", standardSignature("msg_1", now, event),
-		}}, nil},
+		}}},
 		"twitch": {"dedup twitch {\nverify {env.TEST_SECRET}\n}", captured{"/webhooks/x", event, []string{
 			"Twitch-Eventsub-Message-Id", "m1", "Twitch-Eventsub-Message-Timestamp", now.UTC().Format(time.RFC3339), "Twitch-Eventsub-Message-Type", "notification",
 			"Twitch-Eventsub-Message-Signature", "sha256=" + signedWith("secret", "m1"+now.UTC().Format(time.RFC3339)+event),
-		}}, nil},
-		"asana": {"dedup asana {\nverify {env.TEST_SECRET}\n}", captured{"/webhooks/x", `{"events":[{"a":1}]}`, []string{"X-Hook-Signature", signedWith("secret", `{"events":[{"a":1}]}`)}}, nil},
-		"content": {"dedup {\nmode webhook\nkey content\nverify hmac {\nsecret {env.TEST_SECRET}\nheader X-Signature\n}\n}", captured{"/webhooks/x", event, []string{
-			"X-Signature", signedWith("secret", event),
-		}}, nil},
-		"a form": {"dedup {\nmode webhook\nkey form id\nverify hmac {\nsecret {env.TEST_SECRET}\nheader X-Signature\n}\n}", captured{"/webhooks/x", "a=1&id=2", []string{
-			"X-Signature", signedWith("secret", "a=1&id=2"), "Content-Type", "application/x-www-form-urlencoded",
-		}}, nil},
-		"a multipart form": {"dedup {\nmode webhook\nkey form id\nverify hmac {\nsecret {env.TEST_SECRET}\nheader X-Signature\n}\n}", captured{"/webhooks/x", multipartBody("B", "2"), []string{
-			"X-Signature", signedWith("secret", multipartBody("B", "2")), "Content-Type", "multipart/form-data; boundary=B",
-		}}, nil},
-		"a multipart content": {"dedup {\nmode webhook\nkey content\nverify hmac {\nsecret {env.TEST_SECRET}\nheader X-Signature\n}\n}", captured{"/webhooks/x", multipartBody("B", "2"), []string{
-			"X-Signature", signedWith("secret", multipartBody("B", "2")), "Content-Type", "multipart/form-data; boundary=B",
-		}}, nil},
-		"a member": {"dedup {\nmode webhook\nkey json /id\nverify hmac {\nsecret {env.TEST_SECRET}\nheader X-Signature\n}\n}", captured{"/webhooks/x", event, []string{
-			"X-Signature", signedWith("secret", event),
-		}}, nil},
-		"an API": {"dedup {\nmode api\nfingerprint none\nkey json /id\nverify hmac {\nsecret {env.TEST_SECRET}\nheader X-Signature\n}\n}", captured{"/webhooks/x", event, []string{
-			"X-Signature", signedWith("secret", event),
-		}}, []string{"a user"}}, // of which a line at the start warns
+		}}},
+		"asana":               {"dedup asana {\nverify {env.TEST_SECRET}\n}", captured{"/webhooks/x", `{"events":[{"a":1}]}`, []string{"X-Hook-Signature", signedWith("secret", `{"events":[{"a":1}]}`)}}},
+		"content":             byHMAC("mode webhook\nkey content", event),
+		"a form":              byHMAC("mode webhook\nkey form id", "a=1&id=2", "Content-Type", "application/x-www-form-urlencoded"),
+		"a multipart form":    byHMAC("mode webhook\nkey form id", multipartBody("B", "2"), "Content-Type", "multipart/form-data; boundary=B"),
+		"a multipart content": byHMAC("mode webhook\nkey content", multipartBody("B", "2"), "Content-Type", "multipart/form-data; boundary=B"),
+		"a member":            byHMAC("mode webhook\nkey json /id", event),
+		"an API":              byHMAC("mode api\nfingerprint none\nkey json /id", event),
 		"an API that signs the caller": {"dedup {\nmode api\nfingerprint none\nkey json /id\nverify hmac {\nsecret {env.TEST_SECRET}\nheader X-Signature\nsigned {http.request.header.X-Api-Key}.{body}\n}\n}", captured{"/webhooks/x", event, []string{
 			"X-Api-Key", "a", "X-Signature", signedWith("secret", "a."+event),
-		}}, nil},
+		}}},
 	} {
 		t.Setenv("TEST_STANDARD", "whsec_c2VjcmV0")
 		for changed, change := range unsignedChanges {
@@ -156,7 +146,7 @@ func TestCapturedRequestIsReplayed(t *testing.T) {
 				}
 				again := send(change)
 				want := int64(1)
-				if slices.Contains(c.but, changed) {
+				if name == "an API" && changed == "a user" { // a line at the start warns of it
 					want = 2
 				}
 				if runs.Load() != want {

@@ -62,8 +62,7 @@ func TestDuplicatesThatDiffer(t *testing.T) {
 				}
 				s := serveWith(t, c.global, "header >X-Differs {http.dedup.differs}", head+" {", block, "}", "reverse_proxy "+up)
 				logged := s.logged(zap.WarnLevel)
-				counts := &differing{s.counted(), 0}
-				s.handler().reporter().Observer = counts
+				counts, before := s.counted(), total(t, "differing_total")
 				_, _ = s.post("", c.first, c.header...)
 				<-counts.told
 				second, _ := s.post("", c.second, c.header...)
@@ -75,8 +74,9 @@ func TestDuplicatesThatDiffer(t *testing.T) {
 				if observed { // it is known when the handlers behind have answered
 					marked = c.differs
 				}
-				if lines := logged.FilterMessageSnippet("differs: ").Len(); marked != c.differs || counts.differ != lines || (lines == 1) != c.differs {
-					t.Errorf("marked %v, counted %d, logged %d; want %v", marked, counts.differ, lines, c.differs)
+				lines, n := logged.FilterMessageSnippet("differs: ").Len(), total(t, "differing_total")-before
+				if marked != c.differs || n != float64(lines) || (lines == 1) != c.differs {
+					t.Errorf("marked %v, counted %v, logged %d; want %v", marked, n, lines, c.differs)
 				}
 			})
 		}
@@ -97,8 +97,7 @@ func TestWaitingDuplicatesThatDiffer(t *testing.T) {
 			})
 			s := serve(t, "dedup {", "mode webhook", "key header X-Id", "}", "reverse_proxy "+address)
 			logged := s.logged(zap.WarnLevel)
-			counts := &differing{s.counted(), 0}
-			s.handler().reporter().Observer = counts
+			counts, before := s.counted(), total(t, "differing_total")
 			answers := make(chan answer)
 			for n, body := range []string{"paid", "shipped"} {
 				go func() { answers <- s.serveHTTP("", body, "X-Id", "1") }()
@@ -118,20 +117,9 @@ func TestWaitingDuplicatesThatDiffer(t *testing.T) {
 				<-answers
 				<-counts.told
 			}
-			if lines := logged.FilterMessageSnippet("differs: ").Len(); counts.differ != 1 || lines != 1 {
-				t.Errorf("counted %d, logged %d, want 1", counts.differ, lines)
+			if lines, n := logged.FilterMessageSnippet("differs: ").Len(), total(t, "differing_total")-before; n != 1 || lines != 1 {
+				t.Errorf("counted %v, logged %d, want 1", n, lines)
 			}
 		})
 	}
-}
-
-// differing counts the duplicates that differ.
-type differing struct {
-	*counted
-	differ int
-}
-
-func (d *differing) Differing(provider string, observed bool) {
-	d.Observer.Differing(provider, observed)
-	d.differ++
 }

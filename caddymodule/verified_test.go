@@ -6,7 +6,6 @@ import (
 	"crypto/hmac"
 	"crypto/sha256"
 	"encoding/base64"
-	"encoding/hex"
 	"fmt"
 	"io"
 	"net"
@@ -22,9 +21,7 @@ import (
 
 // githubSignature signs a body as GitHub does.
 func githubSignature(secret, body string) string {
-	mac := hmac.New(sha256.New, []byte(secret))
-	_, _ = io.WriteString(mac, body)
-	return "sha256=" + hex.EncodeToString(mac.Sum(nil))
+	return "sha256=" + signedWith(secret, body)
 }
 
 // standardSignature signs a message as Standard Webhooks says, with the secret "secret".
