@@ -34,25 +34,17 @@ func TestDashboardFindsAndReleasesADelivery(t *testing.T) {
 			t.Run(path+" "+route, func(t *testing.T) {
 				s := serve(t, strings.ReplaceAll(route, "%", "dedup_dashboard"), "handle {", "dedup {", "on_unknown hold", "}", "reverse_proxy "+up, "}")
 				s.mustPost("a delivery", "body")
-				asks := func(r request) answer {
-					t.Helper()
-					got, err := s.over(r)
-					if err != nil {
-						t.Fatal(err)
-					}
-					return got
-				}
-				if got := asks(with("", "GET", path+"?q=a+delivery")); got.status != 200 || !strings.Contains(got.body, "It is unknown whether the service executed it") || strings.Contains(got.body, "Kept response") {
+				if got := s.must(with("", "GET", path+"?q=a+delivery")); got.status != 200 || !strings.Contains(got.body, "It is unknown whether the service executed it") || strings.Contains(got.body, "Kept response") {
 					t.Fatalf("got %d %s", got.status, got.body)
 				}
 				form := url.Values{"do": {"release"}, "key": {s.listed()[0].Key.String()}, "state": {"held"}, "execution": {s.only().ExecutionID}}
-				acted := asks(with(form.Encode(), path, "Content-Type: application/x-www-form-urlencoded", "Origin: "+s.URL))
+				acted := s.must(with(form.Encode(), path, "Content-Type: application/x-www-form-urlencoded", "Origin: "+s.URL))
 				done, _, _ := strings.Cut(acted.header.Get("Location"), "#")
-				if got := asks(with("", "GET", path+done)); acted.status != 303 || got.status != 200 || !strings.Contains(got.body, "The key is released.") || !strings.Contains(got.body, "By an operator, after attempt 1.") {
+				if got := s.must(with("", "GET", path+done)); acted.status != 303 || got.status != 200 || !strings.Contains(got.body, "The key is released.") || !strings.Contains(got.body, "By an operator, after attempt 1.") {
 					t.Errorf("released, it is at %s: %d %s", done, got.status, got.body)
 				}
 				for _, file := range []string{"page.css", "page.js"} {
-					if got := asks(with("", "GET", path+"?file="+file)); got.status != 200 || len(got.body) < 1000 {
+					if got := s.must(with("", "GET", path+"?file="+file)); got.status != 200 || len(got.body) < 1000 {
 						t.Errorf("%s is %d with %d bytes", file, got.status, len(got.body))
 					}
 				}

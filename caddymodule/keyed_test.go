@@ -22,6 +22,12 @@ type request struct {
 
 func with(body string, lines ...string) request { return request{body, lines} }
 
+// as returns the request with more lines.
+func (r request) as(lines ...string) request { return with(r.body, append(r.lines, lines...)...) }
+
+// chunked is the line of a request over a connection whose length is not declared.
+const chunked = "chunked"
+
 // bodies are requests that differ in their bodies.
 func bodies(texts ...string) (all []request) {
 	for _, text := range texts {
@@ -48,6 +54,7 @@ func (r request) http() *http.Request {
 	method, target, host, header := "POST", "/", "Host: "+anyHost+"\r\n", ""
 	for _, line := range r.lines {
 		switch {
+		case line == chunked:
 		case strings.HasPrefix(line, "/"):
 			target = line
 		case strings.HasPrefix(line, "Host:"):

@@ -80,14 +80,7 @@ func TestRefusalsOfSitesOnOnePort(t *testing.T) {
 	s := serve(t, dedup+"}", "http://own.test:80 {", dedup, "handle_errors {", `respond "sorry: {err.status_code} {err.message}"`, "}", "}",
 		"http://some.test:80 {", dedup, "handle_errors 404 {", `respond "not here"`, "}")
 	for _, host := range []string{"own.test", "some.test", "none.test"} {
-		send := func(key string) answer {
-			r := keyedBy(key, "", "Host", host)
-			got, err := s.over(r)
-			if err != nil {
-				t.Fatal(err)
-			}
-			return got
-		}
+		send := func(key string) answer { return s.must(keyedBy(key, "", "Host", host)) }
 		if got := send(""); host != "own.test" {
 			got.problem(t, 400, "idempotency_key_missing")
 		} else if text, found := strings.CutPrefix(got.body, "sorry: 400 "); got.status != 400 || !found || text == "" {

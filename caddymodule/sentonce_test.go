@@ -248,8 +248,8 @@ func TestNoTextOfAnUpstreamDecides(t *testing.T) {
 func TestRequestThatCannotBeSent(t *testing.T) {
 	address, runs := startUpstream(t, answers(201, "done"))
 	s := serve(t, "dedup {", "on_unknown hold", "max_attempts 1", "}", "reverse_proxy "+address+" {", "header_up X-Copied {http.request.uri.query.x}", "}")
-	if got, err := s.over(with("body", "/?x=a%0Ab", "Idempotency-Key: k")); err != nil || got.status != http.StatusBadGateway {
-		t.Fatalf("the client got %+v, %v", got, err)
+	if got := s.must(with("body", "/?x=a%0Ab", "Idempotency-Key: k")); got.status != http.StatusBadGateway {
+		t.Fatalf("the client got %+v", got)
 	}
 	if record := s.only(); record.State != idempotency.Released || record.Attempt != 0 {
 		t.Errorf("the key is %s after attempt %d, want released after none", record.State, record.Attempt)

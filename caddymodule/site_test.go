@@ -162,6 +162,9 @@ func (s *site) outgoing(r request) *http.Request {
 	if out.Header = parsed.Header; parsed.Host != anyHost {
 		out.Host = parsed.Host
 	}
+	if slices.Contains(r.lines, chunked) {
+		out.ContentLength = -1
+	}
 	return out
 }
 
@@ -176,14 +179,20 @@ func do(r *http.Request) (answer, error) {
 	return answer{got.StatusCode, got.Header, string(text)}, err
 }
 
-// mustPost is post for a request that gets a whole answer.
-func (s *site) mustPost(key, body string, header ...string) answer {
+// must is over for a request that gets a whole answer.
+func (s *site) must(r request) answer {
 	s.t.Helper()
-	got, err := s.post(key, body, header...)
+	got, err := s.over(r)
 	if err != nil {
 		s.t.Fatal(err)
 	}
 	return got
+}
+
+// mustPost is must for [keyedBy].
+func (s *site) mustPost(key, body string, header ...string) answer {
+	s.t.Helper()
+	return s.must(keyedBy(key, body, header...))
 }
 
 // serveHTTP is post without a connection: when it returns, the site is done with the request.

@@ -2,7 +2,6 @@ package caddymodule
 
 import (
 	"bufio"
-	"cmp"
 	"crypto/hmac"
 	"crypto/sha256"
 	"encoding/base64"
@@ -31,31 +30,6 @@ func standardSignature(id string, at time.Time, body string) string {
 	return "v1," + base64.StdEncoding.EncodeToString(mac.Sum(nil))
 }
 
-// signedRequest is one request of a table, with its header fields in pairs.
-type signedRequest struct {
-	method, target, body string
-	chunked              bool
-	header               []string
-}
-
-// do sends the request and returns its status and body.
-func (s *site) do(r signedRequest) (int, string) {
-	s.t.Helper()
-	lines := []string{cmp.Or(r.method, http.MethodPost), cmp.Or(r.target, "/")}
-	for i := 0; i < len(r.header); i += 2 {
-		lines = append(lines, r.header[i]+": "+r.header[i+1])
-	}
-	request := s.outgoing(with(r.body, lines...))
-	if r.chunked {
-		request.ContentLength = -1
-	}
-	got, err := do(request)
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	return got.status, got.body
-}
-
 // Whoever has not the secret gets 401 with any method and any way of sending, and reaches neither
 // the upstream nor the store. Whoever has it gets through, whatever the method.
 func TestVerifyGuardsEveryRequest(t *testing.T) {
@@ -76,57 +50,57 @@ func TestVerifyGuardsEveryRequest(t *testing.T) {
 	}
 	padded := body + strings.Repeat(" ", 2000)
 	for name, c := range map[string]struct {
-		request signedRequest
+		request request
 		want    int
 	}{
-		"unsigned":                       {signedRequest{body: body, header: []string{"X-GitHub-Delivery", "1"}}, 401},
-		"without anything":               {signedRequest{body: body}, 401},
-		"another secret":                 {signedRequest{body: body, header: of(githubSignature("other", body))}, 401},
-		"the line end of the secret":     {signedRequest{body: body, header: of(githubSignature("old\n", body))}, 401},
-		"the older field":                {signedRequest{body: body, header: []string{"X-Hub-Signature", right, "X-GitHub-Delivery", "1"}}, 401},
-		"Gitea's fields":                 {signedRequest{body: body, header: of(right, "X-Gitea-Delivery", "1")}, 401},
-		"GET":                            {signedRequest{method: "GET"}, 401},
-		"GET with a challenge of others": {signedRequest{method: "GET", target: "/?hub.challenge=1"}, 401},
-		"PUT":                            {signedRequest{method: "PUT", body: body}, 401},
-		"a method of its own":            {signedRequest{method: "FROB", body: body}, 401},
-		"OPTIONS":                        {signedRequest{method: "OPTIONS"}, 401},
-		"an offer to upgrade":            {signedRequest{method: "GET", header: []string{"Connection", "Upgrade", "Upgrade", "websocket"}}, 401},
-		"gRPC over HTTP/1.1":             {signedRequest{body: body, header: []string{"Content-Type", "application/grpc"}}, 401},
-		"an unsigned handshake":          {signedRequest{body: `{"type": "url_verification"}`, header: []string{"X-GitHub-Event", "ping"}}, 401},
-		"padded":                         {signedRequest{body: padded, header: of(right)}, 413},
-		"padded and chunked":             {signedRequest{body: padded, chunked: true, header: of(right)}, 413},
-		"padded without a key":           {signedRequest{body: padded, chunked: true, header: []string{"X-Hub-Signature-256", right}}, 413},
-		"padded and unsigned":            {signedRequest{body: padded}, 401},
+		"unsigned":                       {keyedBy("", body, "X-GitHub-Delivery", "1"), 401},
+		"without anything":               {with(body), 401},
+		"another secret":                 {keyedBy("", body, of(githubSignature("other", body))...), 401},
+		"the line end of the secret":     {keyedBy("", body, of(githubSignature("old\n", body))...), 401},
+		"the older field":                {keyedBy("", body, "X-Hub-Signature", right, "X-GitHub-Delivery", "1"), 401},
+		"Gitea's fields":                 {keyedBy("", body, of(right, "X-Gitea-Delivery", "1")...), 401},
+		"GET":                            {with("", "GET"), 401},
+		"GET with a challenge of others": {with("", "GET", "/?hub.challenge=1"), 401},
+		"PUT":                            {with(body, "PUT"), 401},
+		"a method of its own":            {with(body, "FROB"), 401},
+		"OPTIONS":                        {with("", "OPTIONS"), 401},
+		"an offer to upgrade":            {keyedBy("", "", "Connection", "Upgrade", "Upgrade", "websocket").as("GET"), 401},
+		"gRPC over HTTP/1.1":             {keyedBy("", body, "Content-Type", "application/grpc"), 401},
+		"an unsigned handshake":          {keyedBy("", `{"type": "url_verification"}`, "X-GitHub-Event", "ping"), 401},
+		"padded":                         {keyedBy("", padded, of(right)...), 413},
+		"padded and chunked":             {keyedBy("", padded, of(right)...).as(chunked), 413},
+		"padded without a key":           {keyedBy("", padded, "X-Hub-Signature-256", right).as(chunked), 413},
+		"padded and unsigned":            {with(padded), 401},
 	} {
-		status, answer := s.do(c.request)
+		answered := s.must(c.request)
 		code := map[int]string{401: `"code":"signature_invalid"`, 413: `"code":"request_too_large"`}[c.want]
-		if status != c.want || !strings.Contains(answer, code) {
-			t.Errorf("%s: got %d %s; want %d", name, status, answer, c.want)
+		if answered.status != c.want || !strings.Contains(answered.body, code) {
+			t.Errorf("%s: got %+v; want %d", name, answered, c.want)
 		}
-		if strings.Contains(answer, "old") || strings.Contains(answer, "next") {
-			t.Errorf("%s: the answer shows a secret: %s", name, answer)
+		if strings.Contains(answered.body, "old") || strings.Contains(answered.body, "next") {
+			t.Errorf("%s: the answer shows a secret: %s", name, answered.body)
 		}
 	}
 	if len(got) > 0 {
 		t.Fatalf("the upstream got %q", got)
 	}
 	for _, c := range []struct {
-		request signedRequest
+		request request
 		want    string // what the upstream gets
 	}{
-		{signedRequest{body: body, header: of(right)}, "POST " + body},
-		{signedRequest{body: body, header: of(right)}, ""},
-		{signedRequest{body: body, chunked: true, header: of(githubSignature("next", body))}, "POST " + body}, // the scope has the secret
-		{signedRequest{body: body, header: of("sha256=" + strings.ToUpper(strings.TrimPrefix(right, "sha256=")))}, ""},
-		{signedRequest{body: "\x1f\x8b", header: []string{"X-Hub-Signature-256", githubSignature("old", "\x1f\x8b"), "X-GitHub-Delivery", "2", "Content-Encoding", "gzip"}}, "POST \x1f\x8b"},
-		{signedRequest{method: "PUT", body: body, header: of(right)}, ""},
-		{signedRequest{method: "PUT", body: body, chunked: true, header: []string{"X-Hub-Signature-256", right, "X-GitHub-Delivery", "3"}}, "PUT " + body},
-		{signedRequest{method: "GET", header: []string{"X-Hub-Signature-256", githubSignature("old", ""), "X-GitHub-Delivery", "4"}}, "GET "},
-		{signedRequest{body: body, header: []string{"X-Hub-Signature-256", right}}, "POST " + body}, // it has no key
+		{keyedBy("", body, of(right)...), "POST " + body},
+		{keyedBy("", body, of(right)...), ""},
+		{keyedBy("", body, of(githubSignature("next", body))...).as(chunked), "POST " + body}, // the scope has the secret
+		{keyedBy("", body, of("sha256="+strings.ToUpper(strings.TrimPrefix(right, "sha256=")))...), ""},
+		{keyedBy("", "\x1f\x8b", "X-Hub-Signature-256", githubSignature("old", "\x1f\x8b"), "X-GitHub-Delivery", "2", "Content-Encoding", "gzip"), "POST \x1f\x8b"},
+		{keyedBy("", body, of(right)...).as("PUT"), ""},
+		{keyedBy("", body, "X-Hub-Signature-256", right, "X-GitHub-Delivery", "3").as("PUT", chunked), "PUT " + body},
+		{keyedBy("", "", "X-Hub-Signature-256", githubSignature("old", ""), "X-GitHub-Delivery", "4").as("GET"), "GET "},
+		{keyedBy("", body, "X-Hub-Signature-256", right), "POST " + body}, // it has no key
 	} {
 		got = nil
-		if status, answer := s.do(c.request); status != 200 || strings.Join(got, ",") != c.want {
-			t.Errorf("%+v: got %d %s, and the upstream got %q; want %q", c.request, status, answer, got, c.want)
+		if answered := s.must(c.request); answered.status != 200 || strings.Join(got, ",") != c.want {
+			t.Errorf("%s: got %+v, and the upstream got %q; want %q", c.request, answered, got, c.want)
 		}
 	}
 	s.stop() // it waits for the handlers, which end behind their answers
@@ -170,8 +144,8 @@ func TestVerifiedSenderSelectsTheKey(t *testing.T) {
 		{[]string{"webhook-id", "m1", "webhook-timestamp", strconv.FormatInt(stale.Unix(), 10), "webhook-signature", standardSignature("m1", stale, body)}, 401, 1},
 		{[]string{"X-Hub-Signature-256", githubSignature("secret", body), "X-GitHub-Delivery", "g1"}, 200, 2},
 	} {
-		if status, answer := s.do(signedRequest{body: body, header: c.header}); status != c.want || runs != c.runs {
-			t.Errorf("request %d: got %d %s after %d runs; want %d after %d", i+1, status, answer, runs, c.want, c.runs)
+		if answered := s.must(keyedBy("", body, c.header...)); answered.status != c.want || runs != c.runs {
+			t.Errorf("request %d: got %+v after %d runs; want %d after %d", i+1, answered, runs, c.want, c.runs)
 		}
 	}
 }
@@ -194,23 +168,23 @@ func TestVerifyAndHandshakes(t *testing.T) {
 	offer := []string{"Connection", "Upgrade, HTTP2-Settings", "Upgrade", "h2c", "HTTP2-Settings", "AAMAAABkAAQAAP__"}
 	signedOffer := append([]string{"X-Hook-Signature", signed}, offer...)
 	for i, c := range []struct {
-		request signedRequest
+		request request
 		want    int
 		runs    int
 	}{
-		{signedRequest{method: "GET", target: "/?challenge=1"}, 200, 1},
-		{signedRequest{method: "GET", target: "/"}, 401, 1},
-		{signedRequest{method: "POST", target: "/?challenge=1"}, 401, 1},
-		{signedRequest{method: "GET", target: "/?challenge=1", body: "x"}, 401, 1},
-		{signedRequest{header: []string{"X-Hook-Secret", "s"}}, 401, 1}, // asana's, which is never signed
-		{signedRequest{body: `{"events": []}`, header: []string{"X-Hook-Signature", signed}}, 200, 2},
-		{signedRequest{body: `{"events": []}`, header: []string{"X-Hook-Signature", signed}}, 200, 3},
-		{signedRequest{method: "GET", target: "/?challenge=1", header: offer}, 200, 4},
-		{signedRequest{body: `{"events": []}`, header: signedOffer}, 200, 5},
-		{signedRequest{method: "PUT", body: `{"events": []}`, header: signedOffer}, 200, 6},
+		{with("", "GET", "/?challenge=1"), 200, 1},
+		{with("", "GET"), 401, 1},
+		{with("", "/?challenge=1"), 401, 1},
+		{with("x", "GET", "/?challenge=1"), 401, 1},
+		{keyedBy("", "", "X-Hook-Secret", "s"), 401, 1}, // asana's, which is never signed
+		{keyedBy("", `{"events": []}`, "X-Hook-Signature", signed), 200, 2},
+		{keyedBy("", `{"events": []}`, "X-Hook-Signature", signed), 200, 3},
+		{keyedBy("", "", offer...).as("GET", "/?challenge=1"), 200, 4},
+		{keyedBy("", `{"events": []}`, signedOffer...), 200, 5},
+		{keyedBy("", `{"events": []}`, signedOffer...).as("PUT"), 200, 6},
 	} {
-		if status, answer := s.do(c.request); status != c.want || len(got) != c.runs {
-			t.Errorf("request %d: got %d %s after %q; want %d after %d", i+1, status, answer, got, c.want, c.runs)
+		if answered := s.must(c.request); answered.status != c.want || len(got) != c.runs {
+			t.Errorf("request %d: got %+v after %q; want %d after %d", i+1, answered, got, c.want, c.runs)
 		}
 	}
 }
@@ -247,9 +221,9 @@ func TestVerifyRefusesLikeOthers(t *testing.T) {
 	before := processMetrics.byOutcome()[outcome]
 	s := serveLogged(t, "", "", "dedup {", "verify hmac {", "secret {env.TEST_SECRET}", "header X-Signature", "}", "}", `respond "ran"`,
 		"handle_errors {", "reverse_proxy "+page.Listener.Addr().String()+" {\nheader_up X-Outcome {http.dedup.outcome}\n}", "}")
-	status, answer := s.do(signedRequest{body: "x", header: []string{"Idempotency-Key", "k", "X-Signature", strings.Repeat("0", 64)}})
-	if status != 401 || answer != `GET "" signature_invalid` {
-		t.Errorf("got %d %s", status, answer)
+	answered := s.must(keyedBy("", "x", "Idempotency-Key", "k", "X-Signature", strings.Repeat("0", 64)))
+	if answered.status != 401 || answered.body != `GET "" signature_invalid` {
+		t.Errorf("got %+v", answered)
 	}
 	if n := processMetrics.byOutcome()[outcome] - before; n != 1 {
 		t.Errorf("it is counted %d times", n)
@@ -290,8 +264,8 @@ func TestSlowForgedBodies(t *testing.T) {
 	}
 	body := strings.Repeat("x", 200<<10)
 	for i := range 10 {
-		if status, answer := s.do(signedRequest{body: body, header: []string{"X-Hub-Signature-256", githubSignature("secret", body), "X-GitHub-Delivery", strconv.Itoa(i)}}); status != 200 {
-			t.Fatalf("a genuine delivery got %d %s", status, answer)
+		if answered := s.must(keyedBy("", body, "X-Hub-Signature-256", githubSignature("secret", body), "X-GitHub-Delivery", strconv.Itoa(i))); answered.status != 200 {
+			t.Fatalf("a genuine delivery got %+v", answered)
 		}
 	}
 	ended := 0
