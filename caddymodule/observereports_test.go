@@ -3,7 +3,6 @@ package caddymodule
 import (
 	"cmp"
 	"fmt"
-	"io"
 	"net/http"
 	"net/http/httptest"
 	"slices"
@@ -201,12 +200,7 @@ func TestObserveKeepsApart(t *testing.T) {
 // Without a store, or room, requests pass, and have no outcome.
 func TestObservePassesWithoutStoreOrRoom(t *testing.T) {
 	body := strings.Repeat("x", 10_000)
-	var got string
-	up := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
-		text, _ := io.ReadAll(r.Body)
-		got = string(text)
-	}))
-	defer up.Close()
+	address, _ := echo(t)
 	for name, c := range map[string]struct {
 		line, global string
 		taken        int
@@ -216,13 +210,13 @@ func TestObservePassesWithoutStoreOrRoom(t *testing.T) {
 		"no room for a record": {global: "limits {\nmemory_store 1KiB\n}"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := serveLogged(t, "", c.global, "log", "dedup {", "observe", c.line, "}", "reverse_proxy "+strings.TrimPrefix(up.URL, "http://"))
+			s := serveLogged(t, "", c.global, "log", "dedup {", "observe", c.line, "}", "reverse_proxy "+address)
 			counts, before := s.counted(), total(t, "overloads_total")
 			others := &budget.Allowance{Budget: buffered}
 			others.Count(c.taken)
 			defer others.ReleaseAll()
-			if answered := s.mustPost("k", body); answered.status != 200 || got != body {
-				t.Errorf("the client got %d, the upstream %d bytes", answered.status, len(got))
+			if answered := s.mustPost("k", body); answered.status != 201 || answered.body != body {
+				t.Errorf("the client got %d, the upstream %d bytes", answered.status, len(answered.body))
 			}
 			for len(book.about("unobserved: ")) == 0 {
 				time.Sleep(time.Millisecond)

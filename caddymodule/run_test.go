@@ -55,7 +55,6 @@ func TestEndsOfARealChain(t *testing.T) {
 		"answered 201":          {answers(201, "created"), nil, 201, true, complete, complete},
 		"answered 500":          {answers(500, "broken"), nil, 500, true, released, released},
 		"answered 502":          {answers(502, "bad gateway"), nil, 502, true, released, held},
-		"answered 504":          {answers(504, "gateway timeout"), nil, 504, true, released, held},
 		"no content":            {answers(204, ""), nil, 204, true, complete, complete},
 		"refused connection":    {nil, []string{"reverse_proxy {refused}"}, 502, false, released, released},
 		"no upstream":           {nil, []string{"reverse_proxy {", "dynamic a {", "name nothing.invalid", "port 80", "}", "}"}, 503, false, released, released},
@@ -69,7 +68,6 @@ func TestEndsOfARealChain(t *testing.T) {
 		"another protocol":      {afterRequest("HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: other\r\n\r\n"), nil, 502, true, released, held},
 		"error page of a 500":   {answers(500, "broken"), errorOf, 500, true, released, released},
 		"error page of a 402":   {answers(402, "declined"), errorOf, 402, true, released, held}, // which is not to run again, and cannot be kept
-		"error page of a 504":   {answers(504, "gateway timeout"), errorOf, 504, true, released, held},
 		"tried twice, both 503": {answers(503, "busy"), twice, 503, true, released, released},
 		"tried twice, no second answer": {func(w http.ResponseWriter, _ *http.Request, n int) {
 			if n%2 == 0 {
@@ -87,7 +85,6 @@ func TestEndsOfARealChain(t *testing.T) {
 			w.Header().Set("Dedup-Retention", "0")
 			w.WriteHeader(201)
 		}, nil, 201, true, released, released},
-		"HTTP/2, answered":   {http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(201) }), h2c, 201, true, complete, complete},
 		"HTTP/2, " + tooLong: {http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }), h2c, 504, true, released, held},
 		"HTTP/2, no answer":  {http.HandlerFunc(func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }), h2c, 502, true, released, held},
 		// Its length is reached, and its end does not come.

@@ -114,11 +114,9 @@ func TestVerifyGuardsEveryRequest(t *testing.T) {
 func TestVerifiedSenderSelectsTheKey(t *testing.T) {
 	t.Setenv("TEST_SECRET", "whsec_c2VjcmV0")
 	t.Setenv("TEST_OTHER", "secret")
-	runs := 0
-	up := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { runs++ }))
-	defer up.Close()
+	address, runs := startUpstream(t, answers(200, ""))
 	s := serve(t, "dedup gitlab github {", "verify gitlab {env.TEST_SECRET}", "verify github {env.TEST_OTHER}", "}",
-		"reverse_proxy "+up.Listener.Addr().String())
+		"reverse_proxy "+address)
 	const body = `{}`
 	now := time.Now()
 	of := func(more ...string) []string {
@@ -129,7 +127,7 @@ func TestVerifiedSenderSelectsTheKey(t *testing.T) {
 	for i, c := range []struct {
 		header []string
 		want   int
-		runs   int
+		runs   int64
 	}{
 		{of("X-Gitlab-Event", "Push Hook", "Idempotency-Key", "m1"), 200, 1},
 		{of("X-Gitlab-Event", "Push Hook", "Idempotency-Key", "m1"), 200, 1},
@@ -144,8 +142,8 @@ func TestVerifiedSenderSelectsTheKey(t *testing.T) {
 		{[]string{"webhook-id", "m1", "webhook-timestamp", strconv.FormatInt(stale.Unix(), 10), "webhook-signature", standardSignature("m1", stale, body)}, 401, 1},
 		{[]string{"X-Hub-Signature-256", githubSignature("secret", body), "X-GitHub-Delivery", "g1"}, 200, 2},
 	} {
-		if answered := s.must(keyedBy("", body, c.header...)); answered.status != c.want || runs != c.runs {
-			t.Errorf("request %d: got %+v after %d runs; want %d after %d", i+1, answered, runs, c.want, c.runs)
+		if answered := s.must(keyedBy("", body, c.header...)); answered.status != c.want || runs.Load() != c.runs {
+			t.Errorf("request %d: got %+v after %d runs; want %d after %d", i+1, answered, runs.Load(), c.want, c.runs)
 		}
 	}
 }
@@ -244,10 +242,9 @@ func TestVerifyRefusesLikeOthers(t *testing.T) {
 // 32 forged bodies that arrive slowly end when others need their room, and keep no other request out.
 func TestSlowForgedBodies(t *testing.T) {
 	t.Setenv("TEST_SECRET", "secret")
-	up := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
-	defer up.Close()
+	address, _ := startUpstream(t, answers(200, ""))
 	s := serveWith(t, "limits {\nbuffered 1MiB\n}", "dedup github {", "verify {env.TEST_SECRET}", "}",
-		"reverse_proxy "+up.Listener.Addr().String())
+		"reverse_proxy "+address)
 	const size = 100 << 10
 	head := fmt.Sprintf("POST / HTTP/1.1\r\nHost: a\r\nX-GitHub-Delivery: f\r\nX-Hub-Signature-256: sha256=%064d\r\nContent-Length: %d\r\n\r\n", 0, size)
 	var slow []net.Conn
