@@ -50,17 +50,18 @@ func field(name, value string) func(r *http.Request) {
 	return func(r *http.Request) { r.Header.Set(name, value) }
 }
 
+func grpc(kind string) func(r *http.Request) {
+	return func(r *http.Request) {
+		r.Proto, r.ProtoMajor, r.ProtoMinor = "HTTP/2.0", 2, 0
+		r.Header.Set("Content-Type", kind)
+	}
+}
+
 // unsignedChanges are what a sender has not signed of a request for /webhooks/x.
 var unsignedChanges = map[string]func(r *http.Request){
-	"nothing": func(*http.Request) {},
-	"gRPC": func(r *http.Request) {
-		r.Proto, r.ProtoMajor, r.ProtoMinor = "HTTP/2.0", 2, 0
-		r.Header.Set("Content-Type", "application/grpc")
-	},
-	"gRPC with a format": func(r *http.Request) {
-		r.Proto, r.ProtoMajor, r.ProtoMinor = "HTTP/2.0", 2, 0
-		r.Header.Set("Content-Type", "application/grpc+proto")
-	},
+	"nothing":             func(*http.Request) {},
+	"gRPC":                grpc("application/grpc"),
+	"gRPC with a format":  grpc("application/grpc+proto"),
 	"PUT":                 func(r *http.Request) { r.Method = "PUT" },
 	"GET":                 func(r *http.Request) { r.Method = "GET" },
 	"HEAD":                func(r *http.Request) { r.Method = "HEAD" },
@@ -178,12 +179,8 @@ func TestSignedHandshakeOfTwitch(t *testing.T) {
 func TestVerifyRefusesConnect(t *testing.T) {
 	t.Setenv("TEST_SECRET", "secret")
 	s := serve(t, "dedup github {", "verify {env.TEST_SECRET}", "}", "respond reached")
-	r := httptest.NewRequest(http.MethodConnect, "/", strings.NewReader("x"))
-	r.Header.Set("X-Hub-Signature-256", githubSignature("secret", "x"))
-	w := httptest.NewRecorder()
-	s.Config.Handler.ServeHTTP(w, r)
-	if w.Code != 401 {
-		t.Errorf("got %d %s", w.Code, w.Body)
+	if got := s.send(with("x", "CONNECT", "X-Hub-Signature-256: "+githubSignature("secret", "x"))); got.status != 401 {
+		t.Errorf("got %+v", got)
 	}
 }
 

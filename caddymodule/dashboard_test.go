@@ -88,19 +88,6 @@ func TestOperatorByCertificate(t *testing.T) {
 // Without a host in the site's address and without authentication, a page of another origin could let
 // its own name point here (DNS rebinding).
 func TestPageRefusesForeignHosts(t *testing.T) {
-	get := func(s *site, host, authorization string) (int, string) {
-		r := httptest.NewRequest(http.MethodGet, "/", nil)
-		r.Host = host
-		if authorization != "" {
-			r.Header.Set("Authorization", authorization)
-		}
-		w := httptest.NewRecorder()
-		s.Config.Handler.ServeHTTP(w, r)
-		return w.Code, w.Body.String()
-	}
-	ali := new(http.Request)
-	ali.Header = make(http.Header)
-	ali.SetBasicAuth("ali", "open sesame")
 	for lines, c := range map[string]struct {
 		authorization string
 		hosts         map[string]int
@@ -110,12 +97,13 @@ func TestPageRefusesForeignHosts(t *testing.T) {
 			"evil.test": 403, "evil.test:9000": 403, "localhost.evil.test": 403, "0x7f000001": 403, "127.0.0.1.evil.test": 403,
 		}},
 		"@ops host ops.test\nhandle @ops {\ndedup_dashboard\n}":      {"", map[string]int{"ops.test": 200}},
-		"basic_auth {\nali " + passwordHash + "\n}\ndedup_dashboard": {ali.Header.Get("Authorization"), map[string]int{"any.test": 200}},
+		"basic_auth {\nali " + passwordHash + "\n}\ndedup_dashboard": {basicAuth("ali"), map[string]int{"any.test": 200}},
 	} {
 		s := serve(t, lines, "dedup /elsewhere")
 		for host, want := range c.hosts {
-			if status, body := get(s, host, c.authorization); status != want || want == 403 && !strings.Contains(body, "Write this host into the site") {
-				t.Errorf("%q, %q: got %d %.300s; want %d", lines, host, status, body, want)
+			got := s.send(with("", "GET", "Host: "+host, "Authorization: "+c.authorization))
+			if got.status != want || want == 403 && !strings.Contains(got.body, "Write this host into the site") {
+				t.Errorf("%q, %q: got %d %.300s; want %d", lines, host, got.status, got.body, want)
 			}
 		}
 		s.stop()

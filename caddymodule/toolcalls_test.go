@@ -332,9 +332,7 @@ func TestToolCallIsStoredAtItsResponse(t *testing.T) {
 		_, _ = io.WriteString(w, ": more\n\n")
 	})
 	s := serve(t, append(toolCallsBlock, "reverse_proxy "+address)...)
-	r, _ := http.NewRequest(http.MethodPost, s.URL+"/", strings.NewReader(callOf("1", "k")))
-	r.Header.Set("Mcp-Session-Id", "a")
-	first, err := oneRequest.Do(r)
+	first, err := oneRequest.Do(s.outgoing(with(callOf("1", "k"), "Mcp-Session-Id: a")))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -404,16 +402,7 @@ func TestToolCallOutlivesItsSession(t *testing.T) {
 	})
 	s := serve(t, "request_header X-User alice", "dedup {", "mode mcp", "key json /params/arguments/idempotency_key", "}", "reverse_proxy "+address+" {", "header_up X-From {http.request.header.X-User}", "}")
 	remove := func(session, caller string) int {
-		r, _ := http.NewRequest(http.MethodDelete, s.URL+"/", nil)
-		r.Header.Set("Authorization", caller)
-		if session != "" {
-			r.Header.Set("Mcp-Session-Id", session)
-		}
-		got, err := do(r)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return got.status
+		return s.must(with("", "DELETE", "Authorization: "+caller, "Mcp-Session-Id: "+session)).status
 	}
 	answers := make(chan answer, 2)
 	for _, key := range []string{"k", "l"} {
@@ -495,13 +484,7 @@ func TestToolCallResumed(t *testing.T) {
 			})
 			s := serve(t, "dedup {", "mode mcp", c.lines, "}", "reverse_proxy "+address)
 			send := func(method, body, lastEvent, caller string) (*http.Response, *bufio.Reader) {
-				r, _ := http.NewRequest(method, s.URL+"/", strings.NewReader(body))
-				r.Header.Set("Authorization", caller)
-				r.Header.Set("X-Key", "k")
-				if lastEvent != "" {
-					r.Header.Set("Last-Event-ID", lastEvent)
-				}
-				got, err := oneRequest.Do(r)
+				got, err := oneRequest.Do(s.outgoing(with(body, method, "Authorization: "+caller, "X-Key: k", "Last-Event-ID: "+lastEvent)))
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -643,8 +626,7 @@ func TestToolCallWithALongStream(t *testing.T) {
 			_, _ = io.WriteString(w, stream)
 		})
 		s := serve(t, "dedup {", "mode mcp", "key json /params/arguments/idempotency_key", "max_response_body 64KiB", "}", "reverse_proxy "+address)
-		r, _ := http.NewRequest(http.MethodPost, s.URL+"/", strings.NewReader(callOf("1", "k")))
-		first, err := oneRequest.Do(r)
+		first, err := oneRequest.Do(s.outgoing(with(callOf("1", "k"))))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -685,8 +667,7 @@ func TestToolCallWhoseClientReadsNothing(t *testing.T) {
 				}
 			})
 			s := serveWith(t, "limits {\nclient_idle "+c.idle+"\n}", "dedup {", "mode mcp", "key json /params/arguments/idempotency_key", "max_response_body 32MiB", "timeout "+c.timeout, "}", "reverse_proxy "+address)
-			r, _ := http.NewRequest(http.MethodPost, s.URL+"/", strings.NewReader(callOf("1", "k")))
-			first, err := oneRequest.Do(r)
+			first, err := oneRequest.Do(s.outgoing(with(callOf("1", "k"))))
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -115,7 +115,8 @@ func TestVerifiedSenderSelectsTheKey(t *testing.T) {
 	t.Setenv("TEST_SECRET", "whsec_c2VjcmV0")
 	t.Setenv("TEST_OTHER", "secret")
 	address, runs := startUpstream(t, answers(200, ""))
-	s := serve(t, "dedup gitlab github {", "verify gitlab {env.TEST_SECRET}", "verify github {env.TEST_OTHER}", "}",
+	s := serve(t, "dedup gitlab github {", "mode webhook", "verify gitlab {env.TEST_SECRET}", "verify github {env.TEST_OTHER}",
+		"key header X-Id", "verify hmac {", "header X-Signature", "secret {env.TEST_OTHER}", "}", "}",
 		"reverse_proxy "+address)
 	const body = `{}`
 	now := time.Now()
@@ -141,6 +142,9 @@ func TestVerifiedSenderSelectsTheKey(t *testing.T) {
 		{[]string{"X-Gitlab-Event", "Push Hook", "X-Gitlab-Token", "secret", "Idempotency-Key", "m3"}, 401, 1},
 		{[]string{"webhook-id", "m1", "webhook-timestamp", strconv.FormatInt(stale.Unix(), 10), "webhook-signature", standardSignature("m1", stale, body)}, 401, 1},
 		{[]string{"X-Hub-Signature-256", githubSignature("secret", body), "X-GitHub-Delivery", "g1"}, 200, 2},
+		{[]string{"X-Hub-Signature-256", githubSignature("secret", body), "X-GitHub-Delivery", "g1", "X-Id", "o1"}, 200, 2},
+		{[]string{"X-Signature", signedWith("secret", body), "X-Id", "o1"}, 200, 3},
+		{[]string{"X-Signature", signedWith("secret", body), "X-Id", "o1", "X-GitHub-Delivery", "g2"}, 200, 3},
 	} {
 		if answered := s.must(keyedBy("", body, c.header...)); answered.status != c.want || runs.Load() != c.runs {
 			t.Errorf("request %d: got %+v after %d runs; want %d after %d", i+1, answered, runs.Load(), c.want, c.runs)
@@ -184,25 +188,6 @@ func TestVerifyAndHandshakes(t *testing.T) {
 		if answered := s.must(c.request); answered.status != c.want || len(got) != c.runs {
 			t.Errorf("request %d: got %+v after %q; want %d after %d", i+1, answered, got, c.want, c.runs)
 		}
-	}
-}
-
-// Each sender has the sources that are its own.
-func TestVerifySelectsSources(t *testing.T) {
-	t.Setenv("TEST_SECRET", "s3cr3tword")
-	h, err := directive("dedup github {\nmode webhook\nkey header X-Id github\nverify github {env.TEST_SECRET}\nverify hmac {\nheader X-S\nsecret {env.TEST_SECRET}\n}\n}")
-	if err != nil {
-		t.Fatal(err)
-	}
-	v, err := h.verification()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if of := v.Senders["github"].Sources; len(of) != 1 || of[0].Header != "X-GitHub-Delivery" {
-		t.Errorf("github has %v", of)
-	}
-	if of := v.Senders[""].Sources; len(of) != 1 || of[0].Header != "X-Id" {
-		t.Errorf("the user's own sender has %v", of)
 	}
 }
 
