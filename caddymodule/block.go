@@ -84,12 +84,21 @@ func (b block[T]) check(t *T) error {
 	return errors.Join(errs...)
 }
 
-// named returns an error behind the name of its setting.
+// named returns an error behind the name of its setting, if it has one.
 func named(setting string, err error) error {
-	if err == nil {
-		return nil
+	if err == nil || setting == "" {
+		return err
 	}
 	return fmt.Errorf("%s: %w", setting, err)
+}
+
+// checkEach returns what is wrong with the elements of a setting.
+func checkEach[E any](setting string, elements []E, check func(i int) error) error {
+	var errs []error
+	for i := range elements {
+		errs = append(errs, named(fmt.Sprintf("%s[%d]", setting, i), check(i)))
+	}
+	return errors.Join(errs...)
 }
 
 // wordLines are the words of a block in their order, each with its file and line: import may bring

@@ -137,7 +137,7 @@ var _ caddyfile.Unmarshaler = (*Handler)(nil)
 // keyForms are the arguments of key.
 const keyForms = "header <field> [<prefix>], json <JSON pointer> [<prefix>], form <field> [<prefix>], value <text> [<prefix>], content [<prefix>] or parts <prefix> { ... }"
 
-// keyWord adds a source. For JSON, [Settings.checkKeys] checks all of them.
+// keyWord adds a source. For JSON, [Settings.check] checks all of them.
 var keyWord = word[Settings]{
 	parse: func(s *Settings, d *caddyfile.Dispenser) error {
 		source, err := parseKey(d)

@@ -68,7 +68,7 @@ func checkJSON(data json.RawMessage, t reflect.Type, path string) error {
 	case string(data) == "null" || t == reflect.TypeFor[json.RawMessage](): // the module of a store checks its own
 		return nil
 	case t == reflect.TypeFor[caddy.Duration]():
-		return atPath(path, checkJSONDuration(data))
+		return named(path, checkJSONDuration(data))
 	case t.Kind() == reflect.Struct && data[0] == '{':
 		return checkObject(data, t, path)
 	case t.Kind() == reflect.Slice && data[0] == '[':
@@ -81,7 +81,7 @@ func checkJSON(data json.RawMessage, t reflect.Type, path string) error {
 	case json.Unmarshal(data, value.Interface()) == nil:
 		return nil
 	}
-	return atPath(path, notAccepted(data, t))
+	return named(path, notAccepted(data, t))
 }
 
 // checkObject is checkJSON for the members of an object.
@@ -100,7 +100,7 @@ func checkObject(data json.RawMessage, t reflect.Type, path string) error {
 		if near := delivery.Nearest(name, names); len(near) > 0 {
 			hint = "did you mean " + delivery.Alternatives(near) + "?"
 		}
-		errs = append(errs, atPath(path, fmt.Errorf("unknown field %q; %s", withoutPassword(name), hint)))
+		errs = append(errs, named(path, fmt.Errorf("unknown field %q; %s", withoutPassword(name), hint)))
 	}
 	return errors.Join(errs...)
 }
@@ -180,12 +180,4 @@ func typeName(t reflect.Type) string {
 		return "a text"
 	}
 	return "a whole number"
-}
-
-// atPath is [named] for a field, or for the whole value, whose path is empty.
-func atPath(path string, err error) error {
-	if path == "" {
-		return err
-	}
-	return named(path, err)
 }

@@ -152,15 +152,6 @@ func (k KeySource) shadowedBy(first KeySource) bool {
 		k.JSON == first.JSON && k.Form == first.Form && k.Value == first.Value && k.Content == first.Content
 }
 
-// checkKeys returns what is wrong with the sources of the handler.
-func (s *Settings) checkKeys() error {
-	var errs []error
-	for i := range s.Keys {
-		errs = append(errs, named(fmt.Sprintf("keys[%d]", i), s.checkKey(i)))
-	}
-	return errors.Join(errs...)
-}
-
 // checkKey returns what is wrong with a source, given the sources before it.
 func (s *Settings) checkKey(i int) error {
 	key := s.Keys[i]

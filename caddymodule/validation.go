@@ -32,7 +32,8 @@ var excludedMethods = []string{"GET", "HEAD", "OPTIONS", "TRACE", "QUERY", "CONN
 // check returns what is wrong with the settings once the defaults are set. The Caddyfile runs the
 // same checks per word, to name the line.
 func (s *Settings) check() error {
-	err := errors.Join(named("providers", checkProviders(s.Providers)), s.checkKeys(), s.checkVerify(), handlerBlock.check(s))
+	err := errors.Join(named("providers", checkProviders(s.Providers)), checkEach("keys", s.Keys, s.checkKey),
+		checkEach("verify", s.Verify, func(i int) error { return s.Verify[i].check() }), handlerBlock.check(s))
 	if err != nil {
 		return err
 	}

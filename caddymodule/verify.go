@@ -80,7 +80,7 @@ const (
 // verifyForms are the arguments of verify.
 const verifyForms = "[<provider>] and secrets such as {env.NAME} or {file./path}, <provider> { ... } or hmac { ... }"
 
-// verifySetting adds a sender. For JSON, [Settings.checkVerify] checks all of them.
+// verifySetting adds a sender. For JSON, [Settings.check] checks all of them.
 var verifySetting = word[Settings]{
 	parse: func(s *Settings, d *caddyfile.Dispenser) error {
 		at := *d
@@ -231,15 +231,6 @@ func (v Verify) verifier() (*signature.Verifier, error) {
 		*setting.values = values
 	}
 	return signature.New(c)
-}
-
-// checkVerify returns what is wrong with the senders of the handler.
-func (s *Settings) checkVerify() error {
-	var errs []error
-	for i, v := range s.Verify {
-		errs = append(errs, named(fmt.Sprintf("verify[%d]", i), v.check()))
-	}
-	return errors.Join(errs...)
 }
 
 // checkSenders finds senders that the handler cannot tell apart, or that nothing verifies.
