@@ -1,8 +1,6 @@
 package caddymodule
 
 import (
-	"io"
-	"net/http"
 	"strings"
 	"testing"
 )
@@ -10,14 +8,8 @@ import (
 func TestHealthOfASite(t *testing.T) {
 	s := serve(t, "dedup_health /live live", "dedup_health /ready", "dedup_health /also ready", "dedup", "respond done 201")
 	for path, want := range map[string]string{"/live": `{"live":true}`, "/ready": `"ready":true`, "/also": `"store":"memory store`} {
-		got, err := http.Get(s.URL + path)
-		if err != nil {
-			t.Fatal(err)
-		}
-		body, _ := io.ReadAll(got.Body)
-		got.Body.Close()
-		if got.StatusCode != 200 || !strings.Contains(string(body), want) {
-			t.Errorf("%s is answered %d %s", path, got.StatusCode, body)
+		if got := s.must(with("", "GET", path)); got.status != 200 || !strings.Contains(got.body, want) {
+			t.Errorf("%s is answered %+v", path, got)
 		}
 	}
 	if got := s.mustPost("k", "body"); got.status != 201 {

@@ -126,3 +126,17 @@ func TestPlaceInASite(t *testing.T) {
 		t.Errorf("the handlers are %q, want %q", got, want)
 	}
 }
+
+// An empty list in JSON is the default. An empty scope of its own would let all callers share their keys.
+func TestEmptyListsAreDefaults(t *testing.T) {
+	var absent, empty Settings
+	if err := json.Unmarshal([]byte(`{"scope": [], "methods": [], "release_on": [], "keys": [], "keep_header": []}`), &empty); err != nil {
+		t.Fatal(err)
+	}
+	absent.setDefaults()
+	empty.setDefaults()
+	want, got := absent.identification(), empty.identification()
+	if len(got.Scope) > 0 || !slices.Equal(got.Methods, want.Methods) || !reflect.DeepEqual(got.Policies, want.Policies) || !reflect.DeepEqual(got.Sources, want.Sources) || empty.check() != nil {
+		t.Errorf("got %+v, want %+v", got, want)
+	}
+}

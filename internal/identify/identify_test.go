@@ -218,3 +218,18 @@ func TestForgedBodiesTakeNoParseSlot(t *testing.T) {
 		t.Errorf("got %+v, and %d places are taken", d, len(unverifiedSlots))
 	}
 }
+
+func TestPlaceholdersIn(t *testing.T) {
+	for text, want := range map[string]string{
+		"": "", "plain": "", "{a}": "a", "x{a}-{b.c}y": "a b.c", `\{a}`: "", `\{a\}{b}`: "b", "}{a}": "a", `{a\}b}`: `a\}b`,
+		"{a": "unclosed", "{a}{b": "a unclosed", "{a{b}": "a{b", `\{a`: "", `{a\}`: "unclosed",
+	} {
+		names, unclosed := PlaceholdersIn(text)
+		if unclosed {
+			names = append(names, "unclosed")
+		}
+		if got := strings.Join(names, " "); got != want {
+			t.Errorf("%q: got %q, want %q", text, got, want)
+		}
+	}
+}
