@@ -215,10 +215,11 @@ func noArgs(d *caddyfile.Dispenser, name string) error {
 	return nil
 }
 
-// noBlock refuses a block behind a word that has none.
+// noBlock refuses a block behind a word that has none. Its error does not show the block, which may
+// have secrets.
 func noBlock(d *caddyfile.Dispenser, name string) error {
-	for nesting := d.Nesting(); d.NextBlock(nesting); {
-		return errorAt(d, "%s takes no block; it has one with %q", name, d.Val())
+	if d.NextBlock(d.Nesting()) {
+		return errorAt(d, "%s takes no block behind its arguments", name)
 	}
 	return nil
 }

@@ -48,16 +48,8 @@ func hidden[T any, V string | []string](what string, field func(*T) *V) word[T] 
 		if len(args) == 0 || slices.Contains(args, "") {
 			return v, errorAt(d, "%s is empty; it takes %s", name, what)
 		}
-		return v, noSecretBlock(d, name)
+		return v, noBlock(d, name)
 	}, anyValue)
-}
-
-// noSecretBlock is [noBlock] where the block may have secrets.
-func noSecretBlock(d *caddyfile.Dispenser, name string) error {
-	if noBlock(d, name) != nil {
-		return errorAt(d, "%s takes no block behind its arguments", name)
-	}
-	return nil
 }
 
 // hidePasswords removes the words of a directive that may contain a password from an error,

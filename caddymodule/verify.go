@@ -171,7 +171,7 @@ func (s *Settings) parseVerify(d *caddyfile.Dispenser) (v Verify, err error) {
 		}
 	}
 	if len(args) > 1 {
-		return v, noSecretBlock(d, verifyWord)
+		return v, noBlock(d, verifyWord)
 	}
 	_, err = words.parse(d, verifyWord, &v)
 	return v, err
