@@ -73,6 +73,15 @@ func (b block[T]) parse(d *caddyfile.Dispenser, name string, into *T) (wordLines
 	return found, nil
 }
 
+// parseAlone is parse for a word that takes only its block.
+func (b block[T]) parseAlone(d *caddyfile.Dispenser, name string, into *T) error {
+	if args := d.RemainingArgs(); len(args) > 0 {
+		return errorAt(d, "%s takes a block and no arguments; it has %q", name, args)
+	}
+	_, err := b.parse(d, name, into)
+	return err
+}
+
 // check returns what is wrong with the fields of the JSON form.
 func (b block[T]) check(t *T) error {
 	var errs []error
@@ -134,14 +143,21 @@ func conflictf(words, format string, args ...any) error {
 	return conflict{fmt.Errorf(format, args...), strings.Fields(words)}
 }
 
+// meant names the words that are like another one, or all of them if none is.
+func meant(word string, words []string) string {
+	if near := delivery.Nearest(word, words); len(near) > 0 {
+		return "did you mean " + delivery.Alternatives(near) + "?"
+	}
+	return "use " + delivery.Alternatives(words)
+}
+
 // unknownWord refuses the current word of a block. It lists all words only if it cannot tell which
 // one is meant.
 func unknownWord(d *caddyfile.Dispenser, block string, words []string) error {
 	word := d.Val()
 	form, isMistake := hints[word]
 	_, isProvider := delivery.ProviderNamed(word)
-	near := delivery.Nearest(word, words)
-	var hint string
+	hint := meant(word, words)
 	switch {
 	case isMistake:
 		hint = "write " + form
@@ -151,10 +167,6 @@ func unknownWord(d *caddyfile.Dispenser, block string, words []string) error {
 		hint = "it belongs " + delivery.Alternatives(belongs[word])
 	case slices.Contains(directives, word):
 		hint = "it is a directive of Caddy; is a } missing in front of it?"
-	case len(near) > 0:
-		hint = "did you mean " + delivery.Alternatives(near) + "?"
-	default:
-		hint = "use " + delivery.Alternatives(words)
 	}
 	return errorAt(d, "%s: unknown word %q; %s", block, word, hint)
 }
@@ -205,14 +217,6 @@ func oneArg(d *caddyfile.Dispenser, what string) (string, error) {
 		return "", errorAt(d, "%s takes one argument, %s; it has %d: %q", name, what, len(args), args)
 	}
 	return args[0], noBlock(d, name)
-}
-
-// noArgs refuses arguments behind a word that takes only a block.
-func noArgs(d *caddyfile.Dispenser, name string) error {
-	if args := d.RemainingArgs(); len(args) > 0 {
-		return errorAt(d, "%s takes a block and no arguments; it has %q", name, args)
-	}
-	return nil
 }
 
 // noBlock refuses a block behind a word that has none. Its error does not show the block, which may

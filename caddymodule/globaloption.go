@@ -54,11 +54,7 @@ func (a *App) read(d *caddyfile.Dispenser, again bool) error {
 	if again {
 		return errorAt(d, "%s is repeated; write all of it in one block", name)
 	}
-	if err := noArgs(d, name); err != nil {
-		return err
-	}
-	_, err := globalBlock.parse(d, name, a)
-	return err
+	return globalBlock.parseAlone(d, name, a)
 }
 
 func checkNamespace(name string) error {
@@ -93,9 +89,7 @@ var limitsBlock = block[Limits]{
 
 // parseLimits reads `limits { … }` of the global option.
 func parseLimits(d *caddyfile.Dispenser) (limits Limits, err error) {
-	if err = noArgs(d, "limits"); err == nil {
-		_, err = limitsBlock.parse(d, "limits", &limits)
-	}
+	err = limitsBlock.parseAlone(d, "limits", &limits)
 	return limits, err
 }
 

@@ -11,8 +11,6 @@ import (
 	"time"
 
 	"github.com/caddyserver/caddy/v2"
-
-	"github.com/caddy-dedup/caddy-dedup/internal/delivery"
 )
 
 // UnmarshalJSON implements [json.Unmarshaler], as [unmarshal] does.
@@ -96,11 +94,7 @@ func checkObject(data json.RawMessage, t reflect.Type, path string) error {
 			errs = append(errs, checkJSON(members[name], fields[names[i]], strings.TrimPrefix(path+"."+names[i], ".")))
 			continue
 		}
-		hint := "use " + delivery.Alternatives(names)
-		if near := delivery.Nearest(name, names); len(near) > 0 {
-			hint = "did you mean " + delivery.Alternatives(near) + "?"
-		}
-		errs = append(errs, named(path, fmt.Errorf("unknown field %q; %s", withoutPassword(name), hint)))
+		errs = append(errs, named(path, fmt.Errorf("unknown field %q; %s", withoutPassword(name), meant(name, names))))
 	}
 	return errors.Join(errs...)
 }

@@ -166,7 +166,7 @@ func (m *metrics) byOutcome() map[string]uint64 {
 		for _, label := range now.GetLabel() {
 			labels[label.GetName()] = label.GetValue()
 		}
-		if labels["observed"] == strconv.FormatBool(false) {
+		if labels["observed"] == "false" {
 			counts[labels["outcome"]] += uint64(now.GetCounter().GetValue())
 		}
 	}

@@ -112,9 +112,5 @@ var tlsBlock = block[RedisTLS]{
 
 func parseRedisTLS(d *caddyfile.Dispenser) (*RedisTLS, error) {
 	settings := new(RedisTLS)
-	err := noArgs(d, "tls")
-	if err == nil {
-		_, err = tlsBlock.parse(d, "tls", settings)
-	}
-	return settings, err
+	return settings, tlsBlock.parseAlone(d, "tls", settings)
 }
