@@ -96,7 +96,7 @@ func (h *Handler) provision(ctx caddy.Context, app *App) (err error) {
 		Observer: processMetrics, Logger: ctx.Logger(), Label: labelOf(keys.Mode, keys.Sources), Encrypted: app.sealer != nil,
 	}
 	processMetrics.addHandler(keys, reporter.Label, h.Observe)
-	h.warn(reporter.Logger)
+	h.warn(keys, reporter.Logger)
 	if h.Observe {
 		h.handler = observe.New(h.observing(keys, reporter, store))
 	} else {
@@ -115,14 +115,25 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyht
 }
 
 // warn logs what an operator should know of the settings.
-func (h *Handler) warn(log *zap.Logger) {
+func (h *Handler) warn(keys identify.Config, log *zap.Logger) {
 	h.warnOfPointers(log)
 	if line := h.unsignedCaller(); line != "" {
 		log.Warn("verify: a captured request runs again for another caller, whose fields are not signed; have the sender sign the caller, write a scope, or mode webhook",
 			zap.String("verify_hmac", line))
 	}
-	if h.Observe && len(h.Verify) > 0 {
-		log.Warn("observe: verify refuses nothing; requests with a wrong signature are counted, logged and passed on")
+	if keys.Verify != nil {
+		if first, second := equalSecrets(keys.Verify.Verifiers); second != "" {
+			log.Warn("verify: two senders have one secret, and an unsigned field tells their requests apart: a captured one can run again as the other's; give each a secret of its own",
+				zap.Strings("providers", []string{first, second}))
+		}
+	}
+	if h.Observe {
+		log.Warn("observe: requests are only counted and logged; duplicates run")
+		if keys.Verify != nil {
+			log.Warn("observe: verify refuses nothing; requests with a wrong signature are counted, logged and passed on")
+		}
+	} else if h.OnStoreError == storeErrorPass {
+		log.Warn("on_store_error pass: while the store fails, requests pass unprotected and duplicates run")
 	}
 }
 

@@ -336,3 +336,17 @@ func (v Verify) signedCaller() []string {
 	}
 	return slices.DeleteFunc(slices.Clone(callerFields), func(field string) bool { return !reads(delivery.Source{Text: v.HMAC.Signed}, field) })
 }
+
+// equalSecrets returns two senders that have one secret, "" for none.
+func equalSecrets(verifiers []*signature.Verifier) (first, second string) {
+	known := make(map[string]string)
+	for _, v := range verifiers {
+		for _, label := range v.Labels() {
+			if first, ok := known[label]; ok && first != v.Provider() {
+				return first, v.Provider()
+			}
+			known[label] = v.Provider()
+		}
+	}
+	return "", ""
+}

@@ -35,6 +35,14 @@ type Verifier struct {
 // Provider returns the name of the provider, "" for a configured scheme.
 func (v *Verifier) Provider() string { return v.row.Name }
 
+// Labels returns hashes that identify the secrets and public keys.
+func (v *Verifier) Labels() (labels []string) {
+	for _, s := range v.schemes {
+		labels = append(labels, s.labels...)
+	}
+	return labels
+}
+
 func (v *Verifier) label() string { return cmp.Or(v.row.Name, "hmac") }
 
 // New returns the verifier of a configuration. An error names the position of an invalid secret, key or
