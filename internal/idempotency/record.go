@@ -48,12 +48,12 @@ func (o Origin) Joined() string {
 }
 
 // MaxPath, MaxScope, MaxReason and MaxLocation are the maximum sizes of [Origin.Path], of one text of [Origin.Scope], [Record.Reason] and
-// [Record.Location], in bytes. LongLocation stands for a longer Location.
+// [Record.Location], in bytes. LongLocation stands for a longer Location: RFC 9110, section 4.1, recommends support for 8,000 bytes.
 const (
 	MaxPath     = 255
 	MaxScope    = 255
 	MaxReason   = 255
-	MaxLocation = 1024
+	MaxLocation = 8000
 )
 
 // CutReason returns a text as a [Record.Reason].
