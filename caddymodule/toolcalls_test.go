@@ -775,6 +775,35 @@ func TestToolCallsUnderObserve(t *testing.T) {
 	}
 }
 
+// Under observe a response that is too large is one that was executed, though it breaks off behind that, and the
+// length of the stream before a response is no matter.
+func TestLargeAnswersToToolCallsUnderObserve(t *testing.T) {
+	large := strings.Repeat("x", 8<<10)
+	for name, c := range map[string]struct{ kind, answer, duplicate string }{
+		"JSON":           {asJSON, `{"id":1,"result":{"text":"` + large + `"}}`, "not_kept"},
+		"events":         {asEvents, `data: {"id":1,"result":{"text":"` + large + "\"}}\n\n", "not_kept"},
+		"a long stream":  {asEvents, `data: {"method":"notifications/progress","params":"` + large + "\"}\n\ndata: {\"id\":1,\"result\":{}}\n\n", "replayed"},
+		"no JSON or SSE": {"text/plain", large, "executed"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			address, _ := startUpstream(t, func(w http.ResponseWriter, _ *http.Request, _ int) {
+				w.Header().Set("Content-Type", c.kind)
+				_, _ = io.WriteString(w, c.answer)
+				_ = http.NewResponseController(w).Flush()
+				panic(http.ErrAbortHandler)
+			})
+			s := serve(t, "dedup {", "observe", "mode mcp", "key json /params/arguments/idempotency_key", "max_response_body 4KiB", "}", "reverse_proxy "+address)
+			counted := s.counted()
+			for _, want := range []string{"executed", c.duplicate} {
+				_, _ = s.post("", callOf("1", "k"))
+				if got := <-counted.told; got != "custom "+want+" true" {
+					t.Errorf("it counts as %s, want %s", got, want)
+				}
+			}
+		})
+	}
+}
+
 // Under observe clients get answers in the encodings that they accept. dedup reads none, and would have asked for
 // none: they count as results.
 func TestEncodedAnswersToToolCallsUnderObserve(t *testing.T) {

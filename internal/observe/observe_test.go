@@ -7,6 +7,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -363,6 +364,57 @@ func TestObserveFollowsTheAnswer(t *testing.T) {
 			o.want("executed", want)
 		})
 	}
+}
+
+// A response that outgrows max_response_body was executed, whatever follows; any other that breaks off or lasts too
+// long has an unknown end.
+func TestObserveLargeResponses(t *testing.T) {
+	for name, c := range map[string]struct {
+		end              func()
+		fitting, outgrew string // what counts for the duplicate
+	}{
+		"whole":            {func() {}, "replayed", "not_kept"},
+		"broken off":       {func() { panic(http.ErrAbortHandler) }, "executed", "not_kept"},
+		"over the timeout": {func() { time.Sleep(2 * time.Minute) }, "executed", "not_kept"},
+	} {
+		for size, want := range map[int]string{100: c.fitting, 101: c.outgrew} {
+			t.Run(fmt.Sprintf("%s, %d bytes", name, size), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					o := newObserving(t, func(c *Config) { c.Timeout, c.MaxResponseBody = time.Minute, 100 })
+					for range 2 {
+						func() {
+							defer func() { _ = recover() }()
+							o.post(strings.NewReader("body"), func(w http.ResponseWriter, r *http.Request) {
+								readAll(w, r)
+								_, _ = w.Write(make([]byte, size))
+								c.end()
+							})
+						}()
+						synctest.Wait()
+					}
+					o.want("executed", want)
+					if reason := o.only().Reason; want == "not_kept" && strings.Contains(reason, "deadline") {
+						t.Errorf("the key says: %s", reason)
+					}
+				})
+			})
+		}
+	}
+}
+
+// only returns the record of the only key.
+func (o *observing) only() *idempotency.Record {
+	o.t.Helper()
+	store, err := o.Config.Store.Enter(o.t.Context())
+	if err != nil {
+		o.t.Fatal(err)
+	}
+	defer store.Leave()
+	page, _, err := store.List(o.t.Context(), "", 10)
+	if err != nil || len(page) != 1 {
+		o.t.Fatalf("%d keys, %v", len(page), err)
+	}
+	return page[0].Record
 }
 
 // A panic of the handlers behind reaches the server, which cuts the response.
