@@ -217,6 +217,27 @@ func TestVerifiedKeysAreApart(t *testing.T) {
 	}
 }
 
+// What `caller` names tells callers apart beside a field that the sender signs, signed too or not.
+func TestOwnCallerUnderVerify(t *testing.T) {
+	t.Setenv("TEST_SECRET", "secret")
+	const event = `{"id":"evt_1"}`
+	for signed, text := range map[string]string{
+		"{http.request.header.X-Api-Key}.{http.request.header.X-Login}.{body}": "key.%s." + event,
+		"{http.request.header.X-Api-Key}.{body}":                               "key.%.0s" + event,
+	} {
+		address, runs := startUpstream(t, answers(201, "done"))
+		s := serve(t, "dedup {", "mode api", "key json /id", "caller {http.request.header.X-Login}",
+			"verify hmac {", "secret {env.TEST_SECRET}", "header X-Signature", "signed "+signed, "}", "}", "reverse_proxy "+address)
+		for _, login := range []string{"a", "b", "a"} {
+			s.mustPost("", event, "X-Api-Key", "key", "X-Login", login, "X-Signature", signedWith("secret", fmt.Sprintf(text, login)))
+		}
+		if runs.Load() != 2 {
+			t.Errorf("%s: %d runs of two callers", signed, runs.Load())
+		}
+		s.stop()
+	}
+}
+
 // Of senders with one secret, the one whose own fields a request has has sent it.
 func TestEqualSecrets(t *testing.T) {
 	t.Setenv("TEST_SECRET", "secret")

@@ -10,7 +10,7 @@ import (
 )
 
 // The start warns of what a handler gives up. In mode api a captured request runs again for another caller, unless the
-// sender signs the caller: the line shows what to write.
+// sender signs the caller, with each field of `caller`: the line shows what to write.
 func TestStartWarnings(t *testing.T) {
 	t.Setenv("TEST_SECRET", "secret")
 	t.Setenv("TEST_OTHER", "other")

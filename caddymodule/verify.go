@@ -313,17 +313,36 @@ func (s *Settings) signedSender() *identify.Sender {
 }
 
 // unsignedCaller returns the line `signed` to write if a captured request could run again with another
-// caller: in mode api, where a sender signs none of the caller's fields. It is "" otherwise.
+// caller: in mode api, where a sender signs none of the caller's fields, or not those of `caller`. It is ""
+// otherwise.
 func (s *Settings) unsignedCaller() string {
 	if len(s.Verify) == 0 || s.mode() != delivery.ModeAPI || len(s.Scope) > 0 {
 		return ""
 	}
 	for _, v := range s.Verify {
-		if v.HMAC == nil {
-			return "signed {http.request.header." + callerFields[0] + "}.{body}"
+		unsigned, signed := "{http.request.header."+callerFields[0]+"}", ""
+		if v.HMAC != nil {
+			signed = v.HMAC.Signed
 		}
-		if len(v.signedCaller()) == 0 {
-			return "signed {http.request.header." + callerFields[0] + "}." + cmp.Or(v.HMAC.Signed, "{body}")
+		if len(v.signedCaller()) > 0 {
+			unsigned = unsignedIn(s.Caller, signed)
+		}
+		if unsigned != "" {
+			return "signed " + unsigned + "." + cmp.Or(signed, "{body}")
+		}
+	}
+	return ""
+}
+
+// unsignedIn returns the first header field of the texts of `caller` that is not signed, as a placeholder; ""
+// for none.
+func unsignedIn(caller []string, signed string) string {
+	for _, text := range caller {
+		if strings.HasPrefix(text, "{http.request.cookie.") {
+			text = "{http.request.header.Cookie}"
+		}
+		if strings.HasPrefix(text, "{http.request.header.") && !strings.Contains(strings.ToLower(signed), strings.ToLower(text)) {
+			return text
 		}
 	}
 	return ""

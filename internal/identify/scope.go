@@ -125,7 +125,7 @@ func (x scope) appendSignedScope(parts []string, r *http.Request) ([]string, err
 	}
 	if signed := x.sender.SignedCaller; len(signed) > 0 {
 		parts = x.appendAuthenticated(parts, r)
-		return appendFields(parts, r.Header, signed), nil
+		return x.appendOwnCaller(appendFields(parts, r.Header, signed), x.Caller)
 	}
 	return x.appendCallerAndAccount(parts, r)
 }
@@ -163,6 +163,11 @@ func (x scope) appendCaller(parts []string, r *http.Request, texts []string) ([]
 	parts = x.appendAuthenticated(parts, r)
 	parts = appendFields(parts, r.Header, CredentialFields)
 	parts = appendFields(parts, r.Header, UserFields)
+	return x.appendOwnCaller(parts, texts)
+}
+
+// appendOwnCaller appends the configuration's texts by which the caller is known, with their values.
+func (x scope) appendOwnCaller(parts []string, texts []string) ([]string, error) {
 	for _, text := range texts {
 		value, _, err := x.replace(text)
 		if err != nil {

@@ -30,8 +30,8 @@ type Verification struct {
 type Sender struct {
 	Sources   []delivery.Source // tried in this order
 	Providers []delivery.Provider
-	// SignedCaller are the header fields that name the caller and that the sender signs. Where there
-	// are some, they alone tell callers apart: others could be changed in a captured request.
+	// SignedCaller are the header fields that name the caller and that the sender signs. Where there are some,
+	// only these and [Config.Caller] tell callers apart: others could be changed in a captured request.
 	SignedCaller []string
 	// Unsigned are the sources of requests that nothing verifies: with the fields by which the
 	// sender is known. They tell senders with one secret apart.
