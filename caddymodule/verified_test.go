@@ -231,18 +231,25 @@ func TestSlowForgedBodies(t *testing.T) {
 	s := serveWith(t, "limits {\nbuffered 1MiB\n}", "dedup github {", "verify {env.TEST_SECRET}", "}",
 		"reverse_proxy "+address)
 	const size = 100 << 10
-	head := fmt.Sprintf("POST / HTTP/1.1\r\nHost: a\r\nX-GitHub-Delivery: f\r\nX-Hub-Signature-256: sha256=%064d\r\nContent-Length: %d\r\n\r\n", 0, size)
-	var slow []net.Conn
+	head := fmt.Sprintf("POST / HTTP/1.1\r\nHost: a\r\nExpect: 100-continue\r\nX-GitHub-Delivery: f\r\nX-Hub-Signature-256: sha256=%064d\r\nContent-Length: %d\r\n\r\n", 0, size)
+	var slow []*bufio.Reader
 	for range 32 {
 		conn, err := net.Dial("tcp", s.Listener.Addr().String())
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer conn.Close()
-		if _, err := io.WriteString(conn, head+strings.Repeat("x", size-1)); err != nil {
+		answer := bufio.NewReader(conn)
+		if _, err := io.WriteString(conn, head); err != nil {
 			t.Fatal(err)
 		}
-		slow = append(slow, conn)
+		if response, err := http.ReadResponse(answer, nil); err != nil || response.StatusCode != http.StatusContinue { // its body is being read
+			t.Fatal(response, err)
+		}
+		if _, err := io.WriteString(conn, strings.Repeat("x", size-1)); err != nil {
+			t.Fatal(err)
+		}
+		slow = append(slow, answer)
 	}
 	body := strings.Repeat("x", 200<<10)
 	for i := range 10 {
@@ -251,8 +258,8 @@ func TestSlowForgedBodies(t *testing.T) {
 		}
 	}
 	ended := 0
-	for _, conn := range slow[:20] { // at most five fit into half of the room
-		response, err := http.ReadResponse(bufio.NewReader(conn), nil)
+	for _, answer := range slow[:20] { // at most five fit into half of the room
+		response, err := http.ReadResponse(answer, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
