@@ -121,7 +121,7 @@ type Identifier struct {
 	excludedPointers, excludedParameters []string
 
 	everySender         Sender   // all of them
-	keyFields           []string // header fields of which the key, the scope and force are made
+	keyFields           []string // header fields of which the key and the scope are made
 	scopeCallers        []string // placeholders of the scope that can name a caller
 	unknownPlaceholders unknownPlaceholders
 	withoutKeyLog       report.Sampler // about requests without a key, or with a value that cannot be it

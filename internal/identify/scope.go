@@ -254,8 +254,7 @@ func looksLikeIdentity(name string) bool {
 	return false
 }
 
-// fieldsOf returns the canonical names of the header fields of which the key, the scope and force are
-// made.
+// fieldsOf returns the canonical names of the header fields of which the key and the scope are made.
 func (c *Config) fieldsOf() []string {
 	names := slices.Concat(CredentialFields, UserFields, AccountFields)
 	add := func(name string) { names = append(names, http.CanonicalHeaderKey(name)) }
@@ -266,9 +265,6 @@ func (c *Config) fieldsOf() []string {
 			}
 		}
 		names = append(names, source.ScopeHeaders...)
-	}
-	if c.Force != "" {
-		add(c.Force)
 	}
 	for _, text := range slices.Concat(c.keyTexts(), c.Scope, c.Caller) {
 		in, _ := PlaceholdersIn(text)
