@@ -38,6 +38,7 @@ func TestWarningsAboutCallers(t *testing.T) {
 		{"a user", unlisted, "", append(known, "X-User", "a"), "{http.request.header.X-User}"},
 		{"a word of the name", unlisted, "", append(known, "X-Shop-Account-Id", "a"), "{http.request.header.X-Shop-Account-Id}"},
 		{"an email", unlisted, "", append(known, "X-Goog-Authenticated-User-Email", "a"), "{http.request.header.X-Goog-Authenticated-User-Email}"},
+		{"several", unlisted, "", append(known, "X-User", "a", "X-Principal", "a", "X-Account", "a", "X-Email", "a", "X-Consumer", "a"), "{http.request.header.X-Account}"},
 		{"empty", unlisted, "", append(known, "X-User", ""), ""},
 		{"listed", unlisted, "", append(known, "X-Forwarded-User", "a"), ""},
 		{"a user agent", unlisted, "", append(known, "X-User-Agent", "a", "X-Original-User-Agent", "a", "X-User-Agent-Version", "a"), ""},
@@ -87,6 +88,7 @@ func TestConnectionTakesNoKeyAway(t *testing.T) {
 		"dedup github": {"X-Github-Delivery", "X-Github-Hook-Id"},
 		"dedup {\nkey parts p {\nheader X-Id\nvalue {http.request.header.X-Part}\n}\ncaller {http.request.header.X-Who}\n}": {"X-Id", "X-Part", "X-Who"},
 		"dedup {\ncaller {http.request.cookie.session}\n}":                                                                  {"Idempotency-Key", "Cookie"},
+		"dedup {\nscope {http.request.header.X-Organization}\n}":                                                            {"Idempotency-Key", "X-Organization"},
 	} {
 		var got http.Header
 		address, _ := startUpstream(t, func(_ http.ResponseWriter, r *http.Request, _ int) { got = r.Header })
