@@ -1,11 +1,14 @@
 package caddymodule
 
 import (
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/caddy-dedup/caddy-dedup/internal/budget"
 )
 
 // members is an upstream that answers with what it gets in the field X-Members.
@@ -227,6 +230,48 @@ func TestPlaceholdersOfTheFirstRun(t *testing.T) {
 			}
 			if id := again.header.Get("X-ID"); (id != "") != (c.want != "||||") || id != "" && id != first.header.Get("Dedup-Execution-Id") {
 				t.Errorf("the first run is %q", id)
+			}
+		})
+	}
+}
+
+// What they are read from takes room until the request ends: a body with members, and no larger one. Without room
+// to read it they are empty.
+func TestRoomOfTheFirstRun(t *testing.T) {
+	for name, c := range map[string]struct {
+		size, taken int // bytes
+		full        bool
+		fields      string
+		want        string
+	}{
+		"members": {40 << 10, 40 << 10, false, "{http.dedup.first.header.X-Own}|{http.dedup.first.json./run}", "own|7"},
+		"a field": {40 << 10, 40 << 10, false, "{http.dedup.first.header.X-Own}", "own"},
+		"large":   {100 << 10, 0, false, "{http.dedup.first.header.X-Own}|{http.dedup.first.json./run}", "own|"},
+		"no room": {40 << 10, 0, true, "{http.dedup.first.header.X-Own}|{http.dedup.first.json./run}", "|"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			address, _ := startUpstream(t, func(w http.ResponseWriter, _ *http.Request, _ int) {
+				w.Header()["X-Own"] = []string{"own"}
+				_, _ = io.WriteString(w, `{"run":7,"x":"`+strings.Repeat("x", c.size)+`"}`)
+			})
+			var before, taken int64
+			var got string
+			page, _ := startUpstream(t, func(_ http.ResponseWriter, r *http.Request, _ int) {
+				taken, got = buffered.Used()-before, r.Header.Get("X-First")
+			})
+			s := serveWith(t, "local_copies off\nlimits {\nbuffered 4MiB\n}", "dedup {", "on_duplicate conflict", "}", "reverse_proxy "+address,
+				"handle_errors {", "reverse_proxy "+page+" {", "header_up X-First `"+c.fields+"`", "}", "}")
+			s.mustPost("k", "body")
+			others := &budget.Allowance{Budget: buffered}
+			if c.full {
+				others.Count(4 << 20)
+			}
+			before = buffered.Used()
+			s.mustPost("k", "body")
+			others.ReleaseAll()
+			const small = 4 << 10 // what else the request holds
+			if got != c.want || taken < int64(c.taken) || c.taken == 0 && taken > small {
+				t.Errorf("got %q, while %d bytes are taken; want %q and %d", got, taken, c.want, c.taken)
 			}
 		})
 	}

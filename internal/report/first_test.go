@@ -25,6 +25,9 @@ func TestMembersOfTheFirstRunAreParsedOnce(t *testing.T) {
 	if f.End(); room.Used() != 0 {
 		t.Errorf("%d bytes are taken when the request has ended", room.Used())
 	}
+	if a := f.value("json./a"); a != "1" || room.Used() != 0 { // for the access log
+		t.Errorf("after that got %q, and %d bytes stay taken", a, room.Used())
+	}
 	others := budget.Allowance{Budget: room}
 	others.Count(8 << 20)
 	if a := firstRun().value("json./a"); a != "" {
