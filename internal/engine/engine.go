@@ -215,12 +215,12 @@ func (e *Engine) claimForFlight(f *flight, c idempotency.Claim, req Request) *Ru
 			e.tally(req.Observed, req.Inner).add(-1)
 		}
 		if !answered { // the store has panicked
-			f.end(runOver, idempotency.Claimed{}, errors.New("the store failed"))
+			f.end(closed, idempotency.Claimed{}, errors.New("the store failed"))
 		}
 	}()
 	if found, err := e.admitClaim(c, req); err != nil {
 		answered = true
-		f.end(runOver, found, err)
+		f.end(closed, found, err)
 		return nil
 	}
 	counted = true
@@ -235,10 +235,10 @@ func (e *Engine) claimForFlight(f *flight, c idempotency.Claim, req Request) *Ru
 	e.copies.keepClaimed(c.Key, read, got, err)
 	switch {
 	case err != nil:
-		f.end(runOver, e.copies.stale(c.Key, err), err)
+		f.end(closed, e.copies.stale(c.Key, err), err)
 	case got.Verdict == idempotency.ReplayKept && got.Response == nil && got.Record.LargeBody == 0:
 		// The store contradicts itself. Without this error, the requests would ask it again without end.
-		f.end(runOver, idempotency.Claimed{}, &idempotency.UnreadableError{
+		f.end(closed, idempotency.Claimed{}, &idempotency.UnreadableError{
 			Where: c.Key.String(), Err: idempotency.ErrResponseMissing,
 		})
 	case got.Verdict == idempotency.Proceed:
@@ -253,7 +253,7 @@ func (e *Engine) claimForFlight(f *flight, c idempotency.Claim, req Request) *Ru
 		f.setRun(got.Record, nil)
 		e.goBackground(func() { f.watch(e, got.Record, got.Now) })
 	default:
-		f.end(runOver, got, nil)
+		f.end(closed, got, nil)
 	}
 	return nil
 }

@@ -64,7 +64,7 @@ type situation struct {
 	lastPollInFlight int
 }
 
-// flightState is the state of a flight.
+// flightState is the state of a flight. A flight may skip states, and never returns to an earlier one.
 type flightState int
 
 const (
@@ -72,45 +72,14 @@ const (
 	asking flightState = iota
 	// running: a run is in flight.
 	running
-	// unstored: the run has ended, but its settlement is not stored yet. The flight answers
-	// new requests itself.
+	// unstored: the run of this process has ended, but its settlement could not be stored yet. The
+	// flight answers new requests itself.
 	unstored
-	// closed: the flight is over. The next request starts a new one, and asks the store.
+	// closed: the flight is over. The settlement is stored, this process no longer knows which claim
+	// owns the key, or no request waits for a run of another replica. The next request starts a new
+	// flight, and asks the store.
 	closed
 )
-
-// flightEvent is what happens to a flight.
-type flightEvent int
-
-const (
-	// runFound: the store has replied that another run is in flight, or that the first request
-	// may run.
-	runFound flightEvent = iota
-	// runUnstored: the run of this process has ended, and its settlement could not be stored yet.
-	runUnstored
-	// runOver: the settlement is stored; or this process no longer knows which claim owns the
-	// key.
-	runOver
-	// deserted: the run is on another replica, and no request waits for it.
-	deserted
-)
-
-// after returns the state after an event, and whether it has changed. An event that has no meaning
-// in a state changes nothing: for example, a renewal may find its claim lost just after the
-// run has ended.
-func (s flightState) after(event flightEvent) (next flightState, changed bool) {
-	switch {
-	case s == asking && event == runFound:
-		next = running
-	case s == running && event == runUnstored:
-		next = unstored
-	case s != closed && event == runOver, s == running && event == deserted:
-		next = closed
-	default:
-		next = s
-	}
-	return next, next != s
-}
 
 // membership is when a request joined its flight.
 type membership int
@@ -169,7 +138,7 @@ func (m *member) leave() {
 	}
 	f.members--
 	if f.members == 0 && f.watched {
-		f.moveLocked(deserted)
+		f.moveLocked(closed)
 	}
 }
 
@@ -185,7 +154,7 @@ func (f *flight) setRun(record *idempotency.Record, run *Run) (exiting bool) {
 			f.woken = make(chan struct{}, 1)
 		}
 	}
-	f.moveLocked(runFound)
+	f.moveLocked(running)
 	return f.all.exiting
 }
 
@@ -204,15 +173,15 @@ func (f *flight) stream(live any) {
 	f.notifyLocked()
 }
 
-// end sets the result of a flight and notifies its members. The event is runOver or runUnstored. If
+// end sets the result of a flight and notifies its members. The next state is unstored or closed. If
 // end is called twice, the first result counts.
-func (f *flight) end(event flightEvent, found idempotency.Claimed, err error) {
+func (f *flight) end(next flightState, found idempotency.Claimed, err error) {
 	f.all.mu.Lock()
 	defer f.all.mu.Unlock()
-	if f.state == asking || f.state == running {
+	if f.state < unstored {
 		f.found, f.err = found, err
 	}
-	f.moveLocked(event)
+	f.moveLocked(next)
 }
 
 // replaceResult replaces the result that duplicates get until the settlement is stored.
@@ -225,12 +194,13 @@ func (f *flight) replaceResult(found idempotency.Claimed) {
 }
 
 // askAgain ends the flight, and has its members ask the store again.
-func (f *flight) askAgain() { f.end(runOver, idempotency.Claimed{}, nil) }
+func (f *flight) askAgain() { f.end(closed, idempotency.Claimed{}, nil) }
 
-// moveLocked applies an event, and notifies the requests that wait for a change.
-func (f *flight) moveLocked(event flightEvent) {
-	next, changed := f.state.after(event)
-	if !changed {
+// moveLocked moves the flight to a later state, and notifies the requests that wait for a change. It does
+// nothing if the flight is there already: for example, a renewal may find its claim lost just after
+// the run has ended.
+func (f *flight) moveLocked(next flightState) {
+	if next <= f.state {
 		return
 	}
 	f.state = next

@@ -53,7 +53,7 @@ func (r *Run) Settle(end idempotency.End, onStored func(), logFields ...zap.Fiel
 	returned = true
 	switch {
 	case err == nil, errors.Is(err, idempotency.ErrGone):
-		r.flight.end(runOver, r.flightResult(s), nil)
+		r.flight.end(closed, r.flightResult(s), nil)
 	case errors.Is(err, idempotency.ErrFenced):
 		// The waiters, like all other requests, get the response of the run that has
 		// taken over the key.
@@ -168,15 +168,15 @@ func (r *Run) flightResult(s idempotency.Settlement) idempotency.Claimed {
 // Until then the flight answers the duplicates of this process. After a release it does not: only
 // the store can decide which request runs next, and it does not know of the release yet.
 func (r *Run) settleLater(s idempotency.Settlement) {
-	event := runUnstored
+	next := unstored
 	if s.State == idempotency.Released {
-		event = runOver
+		next = closed
 	}
-	r.flight.end(event, r.flightResult(s), nil)
+	r.flight.end(next, r.flightResult(s), nil)
 	deadline := time.Now().Add(max(s.Retention, r.claim.Life()))
 	r.engine.goBackground(func() { // it captures no response: the body may be dropped
 		settled := r.retry(deadline)
-		r.flight.end(runOver, idempotency.Claimed{}, nil) // the flight has its result
+		r.flight.end(closed, idempotency.Claimed{}, nil) // the flight has its result
 		r.settled(settled)
 	})
 }

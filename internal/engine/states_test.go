@@ -56,11 +56,11 @@ func TestJoinedBeforeEnd(t *testing.T) {
 			}
 			record := run.Settled(idempotency.Settlement{State: idempotency.Released, Response: answer}, time.Now())
 			found := idempotency.Claimed{Record: record, Response: answer}
-			f.end(runUnstored, found, nil)
+			f.end(unstored, found, nil)
 			if test.part == joinedAfterEnd {
 				m = all.mustJoin(t, joinedAfterEnd)
 			}
-			f.end(runOver, idempotency.Claimed{}, nil) // of two ends, the first one counts
+			f.end(closed, idempotency.Claimed{}, nil) // of two ends, the first one counts
 			c := idempotency.Claim{Fingerprints: []string{test.fingerprint}, Waits: true}
 			d, err := new(Engine).follow(context.Background(), m, c, nil)
 			if err != nil {
@@ -107,9 +107,14 @@ func TestDesertedFlight(t *testing.T) {
 func TestFlightEndsOnce(t *testing.T) {
 	all := noFlights()
 	old := all.mustJoin(t, first).flight
-	old.end(runOver, idempotency.Claimed{}, nil)
+	old.end(closed, idempotency.Claimed{}, nil)
 	next := all.mustJoin(t, first).flight
-	old.end(runOver, idempotency.Claimed{}, nil)
+	for _, again := range []flightState{unstored, closed} {
+		old.end(again, idempotency.Claimed{}, nil)
+		if seen, _ := old.view(); seen.state != closed {
+			t.Errorf("an end as %d reopens the flight as %d", again, seen.state)
+		}
+	}
 	if m := all.mustJoin(t, waiter); m.flight != next {
 		t.Error("the end of an old flight removed the next one")
 	}

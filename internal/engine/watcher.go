@@ -35,7 +35,7 @@ func (f *flight) watch(e *Engine, run *idempotency.Record, now time.Time) {
 		case <-f.woken:
 		case <-timer.C:
 		case <-e.ctx.Done():
-			f.end(runOver, idempotency.Claimed{}, idempotency.ErrClosed)
+			f.end(closed, idempotency.Claimed{}, idempotency.ErrClosed)
 			return
 		}
 		seq, read := f.startPoll(), e.copies.snapshot()
@@ -43,7 +43,7 @@ func (f *flight) watch(e *Engine, run *idempotency.Record, now time.Time) {
 		var unreadable *idempotency.UnreadableError
 		switch {
 		case errors.As(err, &unreadable):
-			f.end(runOver, idempotency.Claimed{}, err)
+			f.end(closed, idempotency.Claimed{}, err)
 			return
 		case err != nil:
 			// Go on: the store may recover. Each request stops waiting at its own limit.
@@ -53,7 +53,7 @@ func (f *flight) watch(e *Engine, run *idempotency.Record, now time.Time) {
 			timer.Reset(maxWatchInterval)
 		case ended:
 			e.copies.keepFound(f.key, read, found)
-			f.end(runOver, found, nil)
+			f.end(closed, found, nil)
 			return
 		default:
 			f.setLastInFlight(seq)
