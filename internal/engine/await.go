@@ -21,7 +21,7 @@ func (e *Engine) Await(ctx context.Context, key idempotency.Key) (Decision, erro
 		var decision Decision
 		var err error
 		m := e.flights.join(key)
-		if m.part == first {
+		if m.first {
 			decision, err = e.lookupForFlight(ctx, m.flight)
 		}
 		if decision == nil && err == nil {

@@ -106,7 +106,7 @@ func decideInFlight(run *idempotency.Record, live any, c idempotency.Claim) Deci
 // decideEnded returns what a request does when the run has ended. Nil means that it must ask the
 // store.
 func (s situation) decideEnded(m *member, c idempotency.Claim) Decision {
-	found, waited := s.found, s.record != nil && m.part != joinedAfterEnd
+	found, waited := s.found, s.record != nil && m.joined < unstored
 	hasResponse := found.Response != nil || found.Record != nil && found.Record.LargeBody > 0
 	verdict := idempotency.Decide(found.Record, c, found.Now)
 	switch {
@@ -153,7 +153,7 @@ func (s situation) decideEnded(m *member, c idempotency.Claim) Decision {
 // has to run. A run on another replica was certainly in flight if a poll found it so that
 // started after the request had joined.
 func (s situation) joinedBeforeEnd(m *member) bool {
-	return s.record != nil && m.part != joinedAfterEnd && m.part != joinedWhileStoring && (!s.watched || s.lastPollInFlight > m.pollSeq)
+	return s.record != nil && m.joined < storing && (!s.watched || s.lastPollInFlight > m.pollSeq)
 }
 
 // newRefusal returns a refusal because of the run that wrote this record.

@@ -77,6 +77,7 @@ func TestRetries(t *testing.T) {
 			here shares run; there shares run; again ends 201 kept`},
 		{"one that comes while a kept response is stored gets it, and follows no stream", "", `
 			a runs run; run streams; a pauses settle; run ending 201; a asks w; a refuses reused run reused; w wait
+			a refuses in_flight run wait=400ms after=400ms
 			a resumes settle; w shares run; run ended kept`},
 		{"one that comes while a forced run leaves the previous response gets that", "hold", `
 			a runs kept; kept ends 201 kept; a runs run force; sleep 90s; a pauses settle; run ending 500; a asks w

@@ -192,7 +192,7 @@ func (e *Engine) Claim(ctx context.Context, req Request) (Decision, error) {
 			return decision, nil
 		}
 		m := e.flights.join(c.Key)
-		if m.part == first {
+		if m.first {
 			if run := e.claimForFlight(m.flight, c, req); run != nil {
 				return run, nil
 			}

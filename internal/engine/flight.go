@@ -29,10 +29,6 @@ type flight struct {
 	situation
 	// run is the run in flight if it is of this process, else nil.
 	run *Run
-	// storing reports whether the run of this process has ended, and is trying to store its
-	// settlement for the first time. The state is still running.
-	storing bool
-
 	// members counts the requests that have joined and not left, waiting those of them that
 	// wait for the run.
 	members, waiting int
@@ -72,8 +68,13 @@ const (
 	asking flightState = iota
 	// running: a run is in flight.
 	running
-	// unstored: the run of this process has ended, but its settlement could not be stored yet. The
-	// flight answers new requests itself.
+	// storing: the run of this process has ended, and the engine tries to store its settlement for the
+	// first time. To the store the run may still be in flight. Requests that join now wait for the
+	// response too. But one may be a retry after the response: a waiter on another replica may have got
+	// it before this process got the store's reply.
+	storing
+	// unstored: the first attempt has failed, and the engine goes on. The flight answers new requests
+	// itself.
 	unstored
 	// closed: the flight is over. The settlement is stored, this process no longer knows which claim
 	// owns the key, or no request waits for a run of another replica. The next request starts a new
@@ -81,29 +82,15 @@ const (
 	closed
 )
 
-// membership is when a request joined its flight.
-type membership int
-
-const (
-	// first: it started the flight, and asks the store for all its members.
-	first membership = iota
-	// waiter: it joined before the run ended. It counts as a request that waited for the run,
-	// even if the run ends before its goroutine first views the flight.
-	waiter
-	// joinedWhileStoring: it joined after the run ended, while its settlement was being stored.
-	// To the store the run may still have been in flight, so it also counts as one that waited.
-	// But it may be a retry after the response: a waiter on another replica may have got the
-	// response before this process got the store's reply.
-	joinedWhileStoring
-	// joinedAfterEnd: it joined after the first attempt to store the settlement had failed.
-	joinedAfterEnd
-)
-
 // member is a request that has joined a flight.
 type member struct {
 	flight *flight
-	part   membership
-	// pollSeq is flight.pollSeq when it joined.
+	// first reports whether it started the flight, and asks the store for all its members.
+	first bool
+	// joined is the state of the flight when it joined, and pollSeq is flight.pollSeq. Before unstored,
+	// it counts as a request that waited for the run, even if the run ends before its goroutine first
+	// views the flight.
+	joined  flightState
 	pollSeq int
 	// counted reports whether it counts in flight.waiting. Only its own goroutine sets this.
 	counted bool
@@ -113,18 +100,14 @@ type member struct {
 func (t *flights) join(key idempotency.Key) member {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	f, part := t.byKey[key], waiter
-	switch {
-	case f == nil:
-		f, part = &flight{all: t, key: key}, first
+	f := t.byKey[key]
+	first := f == nil
+	if first {
+		f = &flight{all: t, key: key}
 		t.byKey[key] = f
-	case f.state == unstored:
-		part = joinedAfterEnd
-	case f.storing:
-		part = joinedWhileStoring
 	}
 	f.members++
-	return member{flight: f, part: part, pollSeq: f.pollSeq}
+	return member{flight: f, first: first, joined: f.state, pollSeq: f.pollSeq}
 }
 
 // leave removes a request from its flight.
@@ -162,7 +145,7 @@ func (f *flight) setRun(record *idempotency.Record, run *Run) (exiting bool) {
 func (f *flight) setStoring() {
 	f.all.mu.Lock()
 	defer f.all.mu.Unlock()
-	f.storing = true
+	f.moveLocked(storing)
 }
 
 // stream sets the response that the run is streaming.
@@ -291,9 +274,9 @@ func (s situation) decide(m *member, c idempotency.Claim) Decision {
 	switch s.state {
 	case asking:
 		return nil
-	case running:
+	case running, storing:
 		live := s.live
-		if m.part == joinedWhileStoring {
+		if m.joined == storing {
 			live = nil // if its status releases the key, this request must run
 		}
 		return decideInFlight(s.record, live, c)
@@ -306,7 +289,7 @@ func (s situation) decide(m *member, c idempotency.Claim) Decision {
 
 // runRecord returns the record of the run that a request would wait for.
 func (s situation) runRecord() *idempotency.Record {
-	if s.state == running {
+	if s.state < unstored {
 		return s.record
 	}
 	return s.found.Record

@@ -15,11 +15,11 @@ func noFlights() *flights {
 	return &flights{byKey: make(map[idempotency.Key]*flight)}
 }
 
-func (t *flights) mustJoin(tb testing.TB, want membership) *member {
+func (t *flights) mustJoin(tb testing.TB, asFirst bool) *member {
 	tb.Helper()
 	m := t.join(idempotency.Key{})
-	if m.part != want {
-		tb.Fatalf("joined as %d, want %d", m.part, want)
+	if m.first != asFirst {
+		tb.Fatalf("joined as the first: %v, want %v", m.first, asFirst)
 	}
 	return &m
 }
@@ -39,26 +39,26 @@ func TestJoinedBeforeEnd(t *testing.T) {
 	answer := &idempotency.Response{Status: 500}
 	for name, test := range map[string]struct {
 		fingerprint string
-		part        membership
+		afterEnd    bool
 		replayed    bool
 	}{
-		"before the end":                       {"body:one", waiter, true},
-		"after the end":                        {"body:one", joinedAfterEnd, false},
-		"before the end, of another operation": {"body:two", waiter, false},
+		"before the end":                       {"body:one", false, true},
+		"after the end":                        {"body:one", true, false},
+		"before the end, of another operation": {"body:two", false, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			all := noFlights()
-			f := all.mustJoin(t, first).flight
+			f := all.mustJoin(t, true).flight
 			f.setRun(run, new(Run))
 			var m *member
-			if test.part == waiter {
-				m = all.mustJoin(t, waiter)
+			if !test.afterEnd {
+				m = all.mustJoin(t, false)
 			}
 			record := run.Settled(idempotency.Settlement{State: idempotency.Released, Response: answer}, time.Now())
 			found := idempotency.Claimed{Record: record, Response: answer}
 			f.end(unstored, found, nil)
-			if test.part == joinedAfterEnd {
-				m = all.mustJoin(t, joinedAfterEnd)
+			if test.afterEnd {
+				m = all.mustJoin(t, false)
 			}
 			f.end(closed, idempotency.Claimed{}, nil) // of two ends, the first one counts
 			c := idempotency.Claim{Fingerprints: []string{test.fingerprint}, Waits: true}
@@ -83,7 +83,7 @@ func TestJoinedBeforeEnd(t *testing.T) {
 func TestDesertedFlight(t *testing.T) {
 	for name, own := range map[string]*Run{"watched": nil, "our own": new(Run)} {
 		all := noFlights()
-		one, two := all.mustJoin(t, first), all.mustJoin(t, waiter)
+		one, two := all.mustJoin(t, true), all.mustJoin(t, false)
 		f := one.flight
 		f.setRun(&idempotency.Record{State: idempotency.InFlight}, own)
 		watched := own == nil
@@ -96,26 +96,22 @@ func TestDesertedFlight(t *testing.T) {
 		if isClosed(changed) != watched {
 			t.Errorf("%s: given up is %v, want %v", name, !watched, watched)
 		}
-		next := waiter
-		if watched {
-			next = first
-		}
-		all.mustJoin(t, next)
+		all.mustJoin(t, watched)
 	}
 }
 
 func TestFlightEndsOnce(t *testing.T) {
 	all := noFlights()
-	old := all.mustJoin(t, first).flight
+	old := all.mustJoin(t, true).flight
 	old.end(closed, idempotency.Claimed{}, nil)
-	next := all.mustJoin(t, first).flight
+	next := all.mustJoin(t, true).flight
 	for _, again := range []flightState{unstored, closed} {
 		old.end(again, idempotency.Claimed{}, nil)
 		if seen, _ := old.view(); seen.state != closed {
 			t.Errorf("an end as %d reopens the flight as %d", again, seen.state)
 		}
 	}
-	if m := all.mustJoin(t, waiter); m.flight != next {
+	if m := all.mustJoin(t, false); m.flight != next {
 		t.Error("the end of an old flight removed the next one")
 	}
 }

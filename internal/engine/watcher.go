@@ -103,7 +103,7 @@ func (e *Engine) wake(key idempotency.Key) {
 	e.flights.mu.Lock()
 	defer e.flights.mu.Unlock()
 	f := e.flights.byKey[key]
-	if f == nil || !f.storing { // else the wake-up is for our own settlement
+	if f == nil || f.state < storing { // else the wake-up is for our own settlement
 		e.copies.invalidate(key)
 	}
 	if f != nil && (f.state == asking || f.watched) {
