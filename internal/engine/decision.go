@@ -153,7 +153,7 @@ func (s situation) decideEnded(m *member, c idempotency.Claim) Decision {
 // has to run. A run on another replica was certainly in flight if a poll found it so that
 // started after the request had joined.
 func (s situation) joinedBeforeEnd(m *member) bool {
-	return s.record != nil && m.joined < storing && (!s.watched || s.lastPollInFlight > m.pollSeq)
+	return s.record != nil && m.joined < storing && (!s.watched() || s.lastPollInFlight > m.pollSeq)
 }
 
 // newRefusal returns a refusal because of the run that wrote this record.

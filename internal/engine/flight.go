@@ -27,8 +27,7 @@ type flight struct {
 	all *flights
 	key idempotency.Key
 	situation
-	// run is the run in flight if it is of this process, else nil.
-	run *Run
+
 	// members counts the requests that have joined and not left, waiting those of them that
 	// wait for the run.
 	members, waiting int
@@ -47,6 +46,8 @@ type situation struct {
 	// record is that of the run in flight, of this process or of another replica; nil if there is
 	// none to wait for.
 	record *idempotency.Record
+	// run is that run if it is of this process, else nil.
+	run *Run
 	// live is the response that the run is streaming, for duplicates to follow; nil for none.
 	live any
 	// found and err are the result: found is what the store would reply, or err is why it did
@@ -54,11 +55,12 @@ type situation struct {
 	// the requests that would run: no more runs may start.
 	found idempotency.Claimed
 	err   error
-	// watched reports whether the run is on another replica. lastPollInFlight is the number of the
-	// last poll that found it in flight.
-	watched          bool
+	// lastPollInFlight is the number of the last poll that found the run of another replica in flight.
 	lastPollInFlight int
 }
+
+// watched reports whether the run, if there is one, is on another replica.
+func (s *situation) watched() bool { return s.run == nil }
 
 // flightState is the state of a flight. A flight may skip states, and never returns to an earlier one.
 type flightState int
@@ -120,7 +122,7 @@ func (m *member) leave() {
 		f.waiting--
 	}
 	f.members--
-	if f.members == 0 && f.watched {
+	if f.members == 0 && f.watched() {
 		f.moveLocked(closed)
 	}
 }
@@ -130,8 +132,8 @@ func (m *member) leave() {
 func (f *flight) setRun(record *idempotency.Record, run *Run) (exiting bool) {
 	f.all.mu.Lock()
 	defer f.all.mu.Unlock()
-	f.record, f.run, f.watched = record, run, run == nil
-	if f.watched {
+	f.record, f.run = record, run
+	if f.watched() {
 		f.lastPollInFlight = f.pollSeq
 		if f.woken == nil {
 			f.woken = make(chan struct{}, 1)

@@ -55,7 +55,7 @@ func (m *member) wait(seen flightState) (reached Limit, err error) {
 	m.counted = true
 	all.waiting++
 	f.waiting++
-	if f.watched && f.pollSeq == m.pollSeq {
+	if f.watched() && f.pollSeq == m.pollSeq {
 		f.hintLocked() // only a poll that starts now shows whether the request came before the run's end
 	}
 	return "", nil

@@ -106,7 +106,7 @@ func (e *Engine) wake(key idempotency.Key) {
 	if f == nil || f.state < storing { // else the wake-up is for our own settlement
 		e.copies.invalidate(key)
 	}
-	if f != nil && (f.state == asking || f.watched) {
+	if f != nil && (f.state == asking || f.watched()) {
 		f.hintLocked()
 	}
 }
