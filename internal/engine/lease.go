@@ -11,16 +11,17 @@ import (
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
 
-// lease schedules the renewals of a run's lease.
+// lease schedules the renewals of a run's lease, until its settlement is stored or given up.
 type lease struct {
-	// until is when the renewals stop even if the run has not ended; zero for no limit.
+	// until is when the renewals pause if the run has not ended; zero for no limit.
 	until time.Time
 	// warned is when the latest failure was logged.
 	warned time.Time
 
 	mu    sync.Mutex
 	timer *time.Timer // nil before the first schedule
-	ended bool        // Settle was called
+	// ended: Settle was called. paused: it was not, at the time limit. stopped: no more renewals.
+	ended, paused, stopped bool
 }
 
 // maxRenewalPause is the longest pause after a renewal that failed.
@@ -41,84 +42,94 @@ func (r *Run) renewAgain(asked time.Time) {
 	r.renewAt(due)
 }
 
-// renewAt schedules a renewal, unless the run has ended.
+// renewAt schedules a renewal, unless the settlement is stored or given up.
 func (r *Run) renewAt(due time.Time) {
 	l := &r.lease
-	if !l.until.IsZero() && due.After(l.until) {
-		due = l.until
-	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if !l.ended {
+	if !l.ended && !l.until.IsZero() && due.After(l.until) {
+		due = l.until
+	}
+	if !l.stopped {
 		l.timer = time.AfterFunc(time.Until(due), func() { r.engine.goBackground(r.renew) })
 	}
 }
 
-// end stops the renewals. It returns false if they were stopped before.
-func (l *lease) end() bool {
+// endLease marks the run as ended: from now on its settlement writes a lost claim again, and the time
+// limit no longer counts. It returns false if the run had ended before.
+func (r *Run) endLease() bool {
+	l := &r.lease
+	l.mu.Lock()
+	wasEnded, wasPaused := l.ended, l.paused
+	l.ended, l.paused = true, false
+	l.mu.Unlock()
+	if wasPaused {
+		r.renewAt(time.Now())
+	}
+	return !wasEnded
+}
+
+func (l *lease) hasEnded() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.ended {
-		return false
-	}
-	l.ended = true
-	if l.timer != nil {
-		l.timer.Stop()
-	}
-	return true
+	return l.ended
 }
 
-// leaseDone reports whether the run needs no renewals: it has ended, or the engine is closed.
-func (r *Run) leaseDone() bool {
-	r.lease.mu.Lock()
-	defer r.lease.mu.Unlock()
-	return r.lease.ended || r.engine.ctx.Err() != nil
+// pause reports whether the run has reached its time limit: then the lease is not renewed before the
+// run ends.
+func (l *lease) pause(now time.Time) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.paused = !l.ended && !l.until.IsZero() && !now.Before(l.until)
+	return l.paused
 }
 
-// renew renews the lease, and schedules the next renewal. If another request owns the key, or soon
-// may, renew ends the flight, and its waiters ask the store again.
+func (l *lease) stop() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.stopped = true
+	l.timer.Stop()
+}
+
+// renew renews the lease, and schedules the next renewal. If another request owns the key of a run in
+// flight, or soon may, renew ends the flight, and its waiters ask the store again.
 func (r *Run) renew() {
-	if r.leaseDone() {
-		return
-	}
 	asked := time.Now()
-	if !r.lease.until.IsZero() && !asked.Before(r.lease.until) {
+	switch {
+	case r.engine.ctx.Err() != nil:
+		return
+	case r.lease.pause(asked):
 		r.logger().Warn("the run has not ended at its time limit; its lease is no longer renewed",
 			zap.Duration("given_up_after", r.timeout))
 		r.flight.askAgain()
 		return
 	}
-	err := r.renewOnce()
+	timeout := min(r.engine.Timeout(), r.claim.Lease/3) // a renewal that hangs must not delay the next one
+	call := r.engine.startCall(context.Background(), OperationRenew, timeout)
+	err := call.done(r.engine.store.Renew(call.ctx, r.claim))
 	if errors.Is(err, idempotency.ErrGone) {
 		// The order matters. renew sets wasLost and then checks whether the run has ended;
-		// Settle stops the renewals and then checks wasLost. So at least one of them
+		// Settle ends the run and then checks wasLost. So at least one of them
 		// notices the other, and no claim remains that was written again after the end.
 		r.wasLost.Store(true)
-		if r.leaseDone() {
-			return
+		if !r.lease.hasEnded() {
+			err = r.reclaim()
 		}
-		err = r.reclaim()
 	}
 	switch {
+	case err == nil:
+		r.renewFrom(asked)
+		return
+	case r.lease.hasEnded(): // the settlement meets the same error, and logs it
 	case errors.Is(err, idempotency.ErrFenced):
 		r.logger().Warn("the claim was lost while its run is in flight: another request took the key over")
 		r.flight.askAgain()
-	case err != nil:
-		if third := r.claim.Lease / 3; !r.leaseDone() && asked.Sub(r.lease.warned) >= third {
-			r.lease.warned = asked
-			r.logger().Warn("the lease could not be renewed", zap.Error(err))
-		}
-		r.renewAgain(asked)
-	default:
-		r.renewFrom(asked)
+		return
+	case asked.Sub(r.lease.warned) >= r.claim.Lease/3:
+		r.lease.warned = asked
+		r.logger().Warn("the lease could not be renewed", zap.Error(err))
 	}
-}
-
-// renewOnce renews the lease in the store. Its timeout is at most a third of the lease, so that a
-// renewal that hangs does not delay the next one.
-func (r *Run) renewOnce() error {
-	call := r.engine.startCall(context.Background(), OperationRenew, min(r.engine.Timeout(), r.claim.Lease/3))
-	return call.done(r.engine.store.Renew(call.ctx, r.claim))
+	r.renewAgain(asked)
 }
 
 // reclaim writes the claim again after the store has lost it. Its error is

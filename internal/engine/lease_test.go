@@ -24,6 +24,8 @@ func TestLeases(t *testing.T) {
 		{"renewed at a third, until the end", "", `
 			a runs run; sleep 5m; a times renew 10s 20s 30s 40s; a asked renew 30; b refuses in_flight run after=5s; run ends 201 kept
 			sleep 30s; a asked renew 0`},
+		{"a renewal on its way when the run ends is the last", "", `
+			a runs run; a pauses renew; sleep 10s; run ends 201 kept; a resumes renew; sleep 1m; a asked renew 1`},
 		{"it outlives failed renewals", "", `
 			a runs run; sleep 1s; a store hung renew; sleep 20s; a store works; sleep 1m; b refuses in_flight run after=5s; run ends 201 kept`},
 		{"the store is away while two renewals are due, and back for the last third", "", `

@@ -36,6 +36,8 @@ func TestLostClaims(t *testing.T) {
 		{"a renewal writes it again while the run releases", "hold", `
 			a runs run; lose; a pauses claim; a store {works|late} claim; sleep 10s; run ends 500 lost; a resumes claim; sleep 4s
 			a store works; a drains; a runs next attempt=1`},
+		{"a renewal finds it lost after the run has released: it writes nothing", "hold", `
+			a runs run; lose; a pauses renew; sleep 10s; run ends 500 lost; a resumes renew; a has nothing`},
 		{"another claim came first", "", `
 			a runs first; lose; b runs run; {|sleep 1m; a asked renew 1}; first ends 201 fenced; run ends 201 kept; a replays run`},
 		{"another claim came while a renewal wrote it again", "", `

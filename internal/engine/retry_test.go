@@ -27,7 +27,7 @@ func TestSettlementIsRetried(t *testing.T) {
 			a store works; a drains; b replays run`},
 		{"tried more and more seldom", "", `
 			a runs run; a store refused; run ends 201 trying; sleep 1m
-			a paused settle 100ms 200ms 400ms 800ms 1600ms 3s 3s 3s`},
+			a paused settle 100ms 200ms 400ms 800ms 1600ms 3s 3s 3s; a logs 0 could not be renewed`},
 		{"given up when the retention is over", "retention=1m", `
 			a runs run; a store refused; run ends 201 trying; a drains; elapsed 1m 1m4s; a refuses unavailable -`},
 		{"given up when the engine is closed, and left to its lease", "", `

@@ -12,8 +12,7 @@ import (
 )
 
 // The engine retries a settlement that it could not store after minRetryPause. The pause doubles
-// each time, up to maxRetryPause, and to a third of the lease: each retry also renews the
-// claim.
+// each time, up to maxRetryPause.
 const (
 	minRetryPause = 100 * time.Millisecond
 	maxRetryPause = 3 * time.Second
@@ -33,7 +32,7 @@ const (
 // may still hold the response, under a limit of its own, so the caller must never reuse its
 // bytes. logFields are added to the log line about the claim.
 func (r *Run) Settle(end idempotency.End, onStored func(), logFields ...zap.Field) (idempotency.Settlement, error) {
-	if !r.lease.end() {
+	if !r.endLease() {
 		if onStored != nil {
 			onStored()
 		}
@@ -78,11 +77,8 @@ func (r *Run) Settle(end idempotency.End, onStored func(), logFields ...zap.Fiel
 func (r *Run) trySettle() (idempotency.Settlement, error) {
 	read := r.engine.copies.snapshot()
 	s := r.settlement()
-	if movesBody(s) {
-		defer r.renewWhile()()
-	}
 	err := r.engine.settle(r.bodies, r.claim.Key, r.current(), s)
-	if errors.Is(err, idempotency.ErrGone) && r.replaces() != nil && s.State == idempotency.Released {
+	if errors.Is(err, idempotency.ErrGone) && r.end.HasPrevious && s.State == idempotency.Released {
 		// The store has also lost the response that this run was to replace. Without it, the
 		// key may have to be held, or this response kept as that of the last attempt.
 		r.wasLost.Store(true)
@@ -162,8 +158,8 @@ func (r *Run) flightResult(s idempotency.Settlement) idempotency.Claimed {
 
 // settleLater retries the settlement in the background. It stops when the settlement is stored,
 // when the claim is lost, when the claim's record may have expired, or when the process stops
-// ([Engine.Drain]). It does not stop when the settlement's own retention is over: each retry
-// renews the claim, and without a settlement operators could not see how the run ended.
+// ([Engine.Drain]). It does not stop when the settlement's own retention is over: the
+// claim is renewed, and without a settlement operators could not see how the run ended.
 //
 // Until then the flight answers the duplicates of this process. After a release it does not: only
 // the store can decide which request runs next, and it does not know of the release yet.
@@ -188,16 +184,13 @@ func (r *Run) retry(deadline time.Time) Result {
 	defer r.engine.retrying.Add(-1)
 	defer r.startBodies()()
 	defer r.engine.options.Unstored.add(r)()
-	for delay := minRetryPause; time.Now().Before(deadline); delay = min(2*delay, maxRetryPause, r.claim.Lease/3) {
+	for delay := minRetryPause; time.Now().Before(deadline); delay = min(2*delay, maxRetryPause) {
 		if !r.pauseRetry(retries, spread(delay)) {
 			return r.neverStored(context.Cause(retries))
 		}
 		if r.hasBody() && r.bodies.Err() != nil {
 			r.dropBody(context.Cause(r.bodies))
 		}
-		// A store that has no room for the response may still renew the lease. Renew first: the
-		// rest of the lease may be shorter than another settlement that hangs.
-		_ = r.renewOnce()
 		s, err := r.trySettle()
 		if !isUnstored(err) {
 			r.log(s, err)
@@ -236,6 +229,7 @@ func (r *Run) neverStored(why error) Result {
 
 // settled reports the result of the run, and releases what the run holds.
 func (r *Run) settled(result Result) {
+	r.lease.stop()
 	r.engine.observer(r.observed).RunEnded(r.label, result)
 	r.responseDone()
 	r.engine.tally(r.observed, r.inner).add(-1)

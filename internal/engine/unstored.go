@@ -123,32 +123,6 @@ func (r *Run) dropBody(cause error) bool {
 	return true
 }
 
-// renewWhile renews the lease until stop is called, because moving a body may take longer than the
-// lease.
-func (r *Run) renewWhile() (stop func()) {
-	done, interval := make(chan struct{}), r.claim.Lease/4
-	timer := time.AfterFunc(interval, func() {
-		r.engine.goBackground(func() {
-			next := time.NewTicker(max(interval, time.Millisecond))
-			defer next.Stop()
-			for {
-				_ = r.renewOnce()
-				select {
-				case <-next.C:
-				case <-done:
-					return
-				case <-r.engine.ctx.Done():
-					return
-				}
-			}
-		})
-	})
-	return func() {
-		timer.Stop()
-		close(done)
-	}
-}
-
 // spread returns a time between half of d and d, so that runs that failed together are not retried
 // together.
 func spread(d time.Duration) time.Duration { return d/2 + rand.N(d/2+1) }

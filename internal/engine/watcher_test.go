@@ -56,6 +56,9 @@ func TestTakeovers(t *testing.T) {
 			stuck ends 201 fenced; run ends 201 kept; all shares run`},
 		{"a run that ends after its time limit is kept if no other has begun", "wait=10m timeout=1m", `
 			a runs run; other asks w; sleep 90001ms; run ends 201 kept; w shares run; a replays run`},
+		{"the lease is renewed again while the end of such a run is stored", "wait=1h timeout=1m", `
+			a runs run; sleep 90001ms; a store full settle; run ends 201 trying; sleep 5m; b refuses in_flight run now
+			a store works; a drains; b replays run`},
 	})
 }
 
