@@ -85,22 +85,11 @@ const (
 // must wait. It calls Decide with the zero time, at which no lease has lapsed: only the store
 // knows whether this one has.
 func decideInFlight(run *idempotency.Record, live any, c idempotency.Claim) Decision {
-	switch idempotency.Decide(run, c, time.Time{}) {
-	case idempotency.RefuseReused:
-		return newRefusal(ReasonReused, run, c)
-	case idempotency.RefuseUnreadable:
-		return refuseUnreadable(run, c)
-	case idempotency.RefuseLoop:
-		return newRefusal(ReasonLoop, run, c)
-	}
-	switch {
-	case !c.Waits:
-		return newRefusal(ReasonInFlight, run, c)
-	case live != nil:
+	refused := refuse(idempotency.Decide(run, c, time.Time{}), run, c)
+	if refused == nil && live != nil {
 		return Follow{Record: run, Live: live, Differs: c.Differs(run)}
-	default:
-		return nil
 	}
+	return refused
 }
 
 // decideEnded returns what a request does when the run has ended. Nil means that it must ask the
@@ -126,26 +115,14 @@ func (s situation) decideEnded(m *member, c idempotency.Claim) Decision {
 		if hasResponse || s.record != nil {
 			return Replay{Record: found.Record, Response: found.Response, Waited: waited, Differs: c.Differs(found.Record)}
 		}
-	case idempotency.RefuseReused:
-		return newRefusal(ReasonReused, found.Record, c)
 	case idempotency.RefuseUnreadable:
 		// The store decides if it can: the encryption keys may have changed since this
 		// request took its fingerprints.
-		if s.state != closed || s.err != nil {
-			return refuseUnreadable(found.Record, c)
-		}
-	case idempotency.RefuseHeld:
-		return newRefusal(ReasonHeld, found.Record, c)
-	case idempotency.RefuseExhausted:
-		return newRefusal(ReasonExhausted, found.Record, c)
-	case idempotency.RefuseLoop:
-		return newRefusal(ReasonLoop, found.Record, c)
-	case idempotency.WaitForRun:
-		if !c.Waits {
-			return newRefusal(ReasonInFlight, found.Record, c)
+		if s.state == closed && s.err == nil {
+			return nil
 		}
 	}
-	return nil
+	return refuse(verdict, found.Record, c)
 }
 
 // joinedBeforeEnd reports whether a request has certainly joined its flight before the run ended.
@@ -161,12 +138,27 @@ func newRefusal(reason Reason, record *idempotency.Record, c idempotency.Claim) 
 	return Refusal{Reason: reason, Record: record, Differs: c.Differs(record)}
 }
 
-// refuseUnreadable refuses a request because its fingerprints do not include one under the encryption
-// key of the record.
-func refuseUnreadable(record *idempotency.Record, c idempotency.Claim) Refusal {
-	refusal := newRefusal(ReasonUnreadable, record, c)
-	refusal.Err = &idempotency.UnreadableError{
-		Where: "record " + c.Key.String(), Err: errors.New("it is encrypted with a key that is not configured"),
+var reasons = map[idempotency.Verdict]Reason{
+	idempotency.WaitForRun:       ReasonInFlight,
+	idempotency.RefuseReused:     ReasonReused,
+	idempotency.RefuseHeld:       ReasonHeld,
+	idempotency.RefuseLoop:       ReasonLoop,
+	idempotency.RefuseExhausted:  ReasonExhausted,
+	idempotency.RefuseUnreadable: ReasonUnreadable,
+}
+
+// refuse returns the refusal for a verdict on this record; nil if it refuses nothing, or the request may
+// wait.
+func refuse(verdict idempotency.Verdict, record *idempotency.Record, c idempotency.Claim) Decision {
+	reason, refuses := reasons[verdict]
+	if !refuses || reason == ReasonInFlight && c.Waits {
+		return nil
+	}
+	refusal := newRefusal(reason, record, c)
+	if reason == ReasonUnreadable { // the fingerprints do not include one under the encryption key of the record
+		refusal.Err = &idempotency.UnreadableError{
+			Where: "record " + c.Key.String(), Err: errors.New("it is encrypted with a key that is not configured"),
+		}
 	}
 	return refusal
 }

@@ -10,7 +10,7 @@ func TestDuplicates(t *testing.T) {
 		{"keys do not wait for each other", "", `
 			a runs one key=one; a runs two key=two; two ends 201 kept; one ends 201 kept; a replays one key=one; a replays two key=two`},
 		{"another fingerprint is refused at once", "", `
-			a runs run; other refuses reused run reused; run ends 201 kept; other refuses reused run reused; other replays run`},
+			a runs run; {|run streams}; other refuses reused run reused; run ends 201 kept; other refuses reused run reused; other replays run`},
 		{"the first of a flight is refused for a reason that does not hold for the others", "", `
 			a runs run; run ends 201 kept; a pauses claim; a asks first reused; a asks second; a resumes claim
 			first refused reused run; second replays run`},

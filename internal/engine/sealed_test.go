@@ -134,6 +134,9 @@ func TestEncryptionKeyChanges(t *testing.T) {
 		{"under a request that waits, and takes its fingerprints under the new ones", "wait=1m", `
 			a keys a; a runs late; a asks w; a keys ba; a store hung renew; sleep 31s; b keys ba; b runs run reused
 			a store works renew; sleep 15s; w refused reused run; run ends 201 kept; late ends 201 fenced`},
+		{"while the store is asked: the request asks again under the new ones", "", `
+			a keys a; a runs busy key=busy; a limits in_flight=1; a pauses lookup; a asks w n=2; a keys b; b keys b
+			b runs run; run ends 201 kept; a resumes lookup; w replays run; busy ends 201 kept`},
 		// It neither replays the record nor runs its request again, and an operator can release it without its key.
 		{"and a replica has not those of a record", "{|fingerprint=|}", `
 			a keys a; b keys {b|b|-}; a runs run; b refuses unreadable -; b blind; run ends 201 kept; b refuses unreadable -; b blind
