@@ -44,6 +44,8 @@ func TestBodiesAreDroppedBeforeTheExit(t *testing.T) {
 			failed ends 201x2097152 trying; elapsed 2s 2s; settling ending 201x2097152; sleep 1s; a drops; settling ended kept; elapsed 3s 3s
 			late ends 201x2097152 kept; elapsed 4s 4s; small ends 201 kept; failed loses body; settling loses body; late loses body
 			a replays failed key=1; a replays settling key=2; a replays late key=3; a replays small key=4; a dropped 3; a failures settle 1`},
+		{"a closed engine waits for none that moves", "", `
+			a runs run; a store refused; run ends 201x62914560 trying; a store moves; sleep 5s; a closes; elapsed 5s 6s; a dropped 0`},
 		{"the store fails since then", "", `
 			a runs first key=1; a runs second key=2; a store stuck; first ends 201x2097152 trying; sleep 1s; second ending 201x2097152
 			sleep 1s; a store refused; a drops; second ended trying; sleep 1s; a failing 2s; a store works; a drains; a failing never`},

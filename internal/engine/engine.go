@@ -113,7 +113,7 @@ func New(store idempotency.Store, options Options) *Engine {
 	e.withdrawals.engine = e
 	e.copies = &ownCopies{options.Copies, e.store, ctx}
 	e.startRetries()
-	e.bodies, e.dropBodies = context.WithCancelCause(context.Background())
+	e.bodies, e.dropBodies = context.WithCancelCause(ctx)
 	_, e.inProcess = store.(inProcess)
 	e.impaired, _ = store.(idempotency.Impaired)
 	e.timeout.Store(int64(options.Timeout))
@@ -337,7 +337,6 @@ func (e *Engine) Close() error {
 	e.stopRetries(errExiting)
 	e.closing.Lock()
 	e.cancel()
-	e.dropBodies(errStopping)
 	e.closing.Unlock()
 	e.unsubscribe()
 	e.background.Wait()

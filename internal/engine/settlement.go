@@ -188,9 +188,6 @@ func (r *Run) retry(deadline time.Time) Result {
 		if !r.pauseRetry(retries, spread(delay)) {
 			return r.neverStored(context.Cause(retries))
 		}
-		if r.hasBody() && r.bodies.Err() != nil {
-			r.dropBody(context.Cause(r.bodies))
-		}
 		s, err := r.trySettle()
 		if !isUnstored(err) {
 			r.log(s, err)
