@@ -3,7 +3,6 @@ package engine
 import (
 	"cmp"
 	"context"
-	"errors"
 	"strings"
 	"time"
 
@@ -167,25 +166,15 @@ func (e *Engine) recordFields(key idempotency.Key, r *idempotency.Record, now ti
 // Forget removes the record of a key and its responses, for an operator, even if they
 // cannot be read. Errors as with [Engine.Release].
 func (e *Engine) Forget(ctx context.Context, key idempotency.Key, pre idempotency.Precondition) error {
-	ctx, cancel := e.withTimeout(ctx, e.Timeout())
-	defer cancel()
 	defer e.copies.invalidate(key) // even after an error: the store may have removed the key
-	for {
-		what, removes := zap.Stringer("key", key), pre
-		if found, now, err := e.lookup(ctx, key); err == nil && found != nil {
-			what = e.recordFields(key, found, now)
-			if pre == (idempotency.Precondition{}) {
-				removes = idempotency.PreconditionOf(found, now) // so that the log says what was removed
-			}
-		}
-		call := e.startCall(ctx, OperationForget, e.Timeout())
-		err := call.done(e.store.Forget(call.ctx, key, removes))
-		if _, changed := errors.AsType[idempotency.ChangedError](err); changed && removes != pre && ctx.Err() == nil {
-			continue
-		}
-		if err == nil {
-			e.log.Warn("an operator forgot a key", what, operatorFields(ctx))
-		}
-		return err
+	what := zap.Stringer("key", key)
+	if found, now, err := e.lookup(ctx, key); err == nil && found != nil {
+		what = e.recordFields(key, found, now)
 	}
+	call := e.startCall(ctx, OperationForget, e.Timeout())
+	err := call.done(e.store.Forget(call.ctx, key, pre))
+	if err == nil {
+		e.log.Warn("an operator forgot a key", what, operatorFields(ctx))
+	}
+	return err
 }
