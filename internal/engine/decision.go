@@ -101,7 +101,7 @@ func (s situation) decideEnded(m *member, c idempotency.Claim) Decision {
 	switch {
 	case s.err != nil && verdict == idempotency.Proceed: // includes no record
 		return refusalFor(s.err)
-	case s.joinedBeforeEnd(m) && hasResponse && found.Record.Token == s.record.Token && c.SameRequest(s.record):
+	case s.joinedBeforeEnd(m) && hasResponse && c.SameRequest(s.record):
 		return Replay{Record: found.Record, Response: found.Response, Waited: true, Differs: c.Differs(found.Record)}
 	case found.Response != nil && found.Record.State == idempotency.InFlight:
 		// This record was read before the run ended. For requests that did not wait, the
@@ -112,7 +112,7 @@ func (s situation) decideEnded(m *member, c idempotency.Claim) Decision {
 	case idempotency.ReplayKept:
 		// The store returns a response only to a claim that may replay it. If it refused the
 		// first request, the flight has no response for the others.
-		if hasResponse || s.record != nil {
+		if hasResponse {
 			return Replay{Record: found.Record, Response: found.Response, Waited: waited, Differs: c.Differs(found.Record)}
 		}
 	case idempotency.RefuseUnreadable:

@@ -13,7 +13,7 @@ func TestDuplicates(t *testing.T) {
 			a runs run; {|run streams}; other refuses reused run reused; run ends 201 kept; other refuses reused run reused; other replays run`},
 		{"the first of a flight is refused for a reason that does not hold for the others", "", `
 			a runs run; run ends 201 kept; a pauses claim; a asks first reused; a asks second; a resumes claim
-			first refused reused run; second replays run`},
+			first refused reused run; second replays run; a asked response 0`},
 		{"without waiting, a run in flight refuses at once", "now", `
 			a runs run; other refuses in_flight run; run ends 201 kept; other replays run`},
 		{"one that waits beside one that does not, as two handlers with one store may differ", "", `
