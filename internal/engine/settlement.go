@@ -134,7 +134,7 @@ func (r *Run) settlement() idempotency.Settlement {
 	r.end.HasPrevious = r.replaces() != nil
 	s := idempotency.Conclude(r.end, r.policy)
 	if ago := time.Since(r.endedAt).Truncate(time.Second); ago > 0 {
-		s.Ago, s.Retention = ago, max(s.Retention-ago, min(s.Retention, minLateRetention))
+		s.Ago, s.Retention = ago, max(s.Retention-ago, minLateRetention)
 	}
 	return s
 }

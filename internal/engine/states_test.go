@@ -115,3 +115,18 @@ func TestFlightEndsOnce(t *testing.T) {
 		t.Error("the end of an old flight removed the next one")
 	}
 }
+
+// A limit never refuses a replay: a request that has decided to wait just before the run ended does not
+// wait.
+func TestNoWaitAfterTheEnd(t *testing.T) {
+	all := noFlights()
+	all.limits.Waiters, all.waiting = 1, 1
+	f := all.mustJoin(t, true).flight
+	f.setRun(&idempotency.Record{State: idempotency.InFlight}, new(Run))
+	m := all.mustJoin(t, false)
+	seen, _ := f.view()
+	f.end(closed, idempotency.Claimed{}, nil)
+	if reached, err := m.wait(seen.state); err != nil || m.counted {
+		t.Errorf("refused by %q: %v, counted: %v", reached, err, m.counted)
+	}
+}
