@@ -55,15 +55,13 @@ func TestStoreThatPanicsLeavesNoRequestWaiting(t *testing.T) {
 			_, _ = a.Claim(context.Background(), req)
 		}()
 		synctest.Wait()
-		all := a.waiters(3, req)
+		waiting := a.claimLater(context.Background(), req)
 		synctest.Wait()
 		resume()
 		if <-panicked == nil {
 			t.Error("the panic was swallowed")
 		}
-		for _, w := range all {
-			wantRefusal(t, w.decision(), engine.ReasonUnavailable, "")
-		}
+		wantRefusal(t, waiting.decision(), engine.ReasonUnavailable, "")
 		a.link.fail(works)
 		run := a.run(req)
 		// Over the limit of runs, the store is asked in another way.
@@ -82,7 +80,7 @@ func TestStoreThatPanicsLeavesNoRequestWaiting(t *testing.T) {
 
 		// The same at the end of a run: neither its waiters nor later requests may wait
 		// forever.
-		waiting := a.claimLater(context.Background(), req)
+		waiting = a.claimLater(context.Background(), req)
 		synctest.Wait()
 		a.link.fail(panics, "settle")
 		func() {

@@ -31,15 +31,6 @@ func newInMemory(t *testing.T, limit int64, copies *engine.Copies) *replica {
 // nth returns someRequest with the nth key.
 func nth(n int) engine.Request { return withKey(someRequest(), fmt.Sprint("key ", n)) }
 
-// startRuns starts n runs, all in flight at the same time.
-func (r *replica) startRuns(n int) []*engine.Run {
-	runs := make([]*engine.Run, n)
-	for i := range runs {
-		runs[i] = r.run(nth(i))
-	}
-	return runs
-}
-
 // wantFull checks that a request is refused because the store is full.
 func wantFull(t *testing.T, d engine.Decision) {
 	t.Helper()
@@ -54,8 +45,12 @@ func TestNoRunStartsWhileResponsesWaitForMemory(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := newInMemory(t, 1<<20, nil)
 		answer := created(strings.Repeat("x", 20_000))
+		var runs []*engine.Run
+		for n := range 60 {
+			runs = append(runs, a.run(nth(n)))
+		}
 		kept, trying := 0, 0
-		for n, run := range a.startRuns(60) {
+		for n, run := range runs {
 			switch got := end(run, answer); got {
 			case resultKept:
 				kept++

@@ -6,7 +6,6 @@ import (
 	"math/rand/v2"
 	"runtime"
 	"slices"
-	"strconv"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -78,8 +77,7 @@ func TestRenewalsOfManyRuns(t *testing.T) {
 		want := make(map[idempotency.Key][]time.Duration)
 		var all sync.WaitGroup
 		for i := range runs {
-			req := someRequest()
-			req.Key = idempotency.Identity{ID: strconv.Itoa(i)}.Key()
+			req := nth(i)
 			req.Policy.Lease = shortLease * time.Duration(1+random.IntN(5))
 			delay := time.Duration(random.IntN(20_000))*time.Millisecond + time.Duration(i)*time.Microsecond
 			lasts := time.Duration(random.IntN(60_000))*time.Millisecond + 500*time.Microsecond
@@ -107,9 +105,7 @@ func TestRunHoldsNoGoroutine(t *testing.T) {
 	before := runtime.NumGoroutine()
 	var runs []*engine.Run
 	for i := range 1000 {
-		req := someRequest()
-		req.Key = idempotency.Identity{ID: strconv.Itoa(i)}.Key()
-		runs = append(runs, a.run(req))
+		runs = append(runs, a.run(nth(i)))
 	}
 	if n := runtime.NumGoroutine() - before; n > 10 { // those of other tests may come and go
 		t.Errorf("%d runs hold %d goroutines", len(runs), n)

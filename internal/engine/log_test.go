@@ -7,9 +7,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"go.uber.org/zap"
-	"go.uber.org/zap/zaptest/observer"
-
 	"github.com/caddy-dedup/caddy-dedup/internal/engine"
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
@@ -20,14 +17,9 @@ func TestLogLinesNameTheDeliveryAndItsRoute(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				store := newShared(t)
-				core, logged := observer.New(zap.InfoLevel)
-				options := someOptions()
-				options.Logger = zap.New(core)
-				crashed, e := newReplica(t, store), engine.New(store, options)
-				defer e.Close()
-				if keys != "" {
-					crashed.Configure(engine.Settings{Sealer: sealing(t, keys)})
-					e.Configure(engine.Settings{Sealer: sealing(t, keys)})
+				crashed, a := newReplica(t, store), newReplica(t, store)
+				for _, r := range []*replica{crashed, a} {
+					r.Configure(engine.Settings{Sealer: sealing(t, keys)})
 				}
 				req := someRequest()
 				req.Origin = idempotency.Origin{
@@ -39,15 +31,11 @@ func TestLogLinesNameTheDeliveryAndItsRoute(t *testing.T) {
 				hold := req
 				hold.Policy.Hold = true
 				for _, req := range []engine.Request{req, hold} {
-					run, err := e.Claim(t.Context(), req)
-					must(t, err)
-					if _, err := run.(*engine.Run).Settle(idempotency.End{How: idempotency.Unknown, Reason: "EOF"}, nil); err != nil {
-						t.Fatal(err)
-					}
+					ended(a.run(req), idempotency.End{How: idempotency.Unknown, Reason: "EOF"})
 				}
-				must(t, e.Release(context.Background(), req.Key, idempotency.Precondition{}))
+				must(t, a.Release(context.Background(), req.Key, idempotency.Precondition{}))
 				for _, message := range []string{"lapsed: ", "released: ", "held: ", "an operator released"} {
-					lines := logged.FilterMessageSnippet(message).All()
+					lines := a.logged.FilterMessageSnippet(message).All()
 					if len(lines) != 1 {
 						t.Fatalf("%d lines are %q, want 1", len(lines), message)
 					}

@@ -52,11 +52,10 @@ func TestImpairedStore(t *testing.T) {
 		store := memory.New(1 << 20)
 		t.Cleanup(func() { _ = store.Close() })
 		s := &impaired{link: newLink(store)}
-		e := engine.New(s, someOptions())
-		t.Cleanup(func() { _ = e.Close() })
+		a := (&replica{t: t, link: s.link}).open(s, func(*engine.Options) {})
 		want := func(want string) {
 			t.Helper()
-			if got := e.WritesRefused(); got != want {
+			if got := a.WritesRefused(); got != want {
 				t.Errorf("got %q, want %q", got, want)
 			}
 		}
@@ -66,7 +65,7 @@ func TestImpairedStore(t *testing.T) {
 		const damage = "the table 000007.sst is damaged (since 2000-01-01T00:00:00Z)"
 		want(damage)
 		s.failWith(idempotency.ErrFull, "claim")
-		_, _ = e.Claim(context.Background(), someRequest())
+		_, _ = a.Claim(context.Background(), someRequest())
 		want(damage + "; the store is full (since 2000-01-01T01:00:00Z, last at 2000-01-01T01:00:00Z)")
 		time.Sleep(2 * time.Minute)
 		want(damage)

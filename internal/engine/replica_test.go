@@ -71,17 +71,12 @@ func (r *replica) open(store idempotency.Store, change func(*engine.Options)) *r
 	options := someOptions()
 	options.Room = func() error { return *r.room.Load() }
 	options.Copies, options.Observer = r.copies, &r.observer
-	options.Logger, r.logged = observed()
+	core, logged := observer.New(zap.InfoLevel)
+	options.Logger, r.logged = zap.New(core), logged
 	change(&options)
 	r.Engine = engine.New(store, options)
 	r.t.Cleanup(func() { _ = r.Close() })
 	return r
-}
-
-// observed returns a logger, and what it logs.
-func observed() (*zap.Logger, *observer.ObservedLogs) {
-	core, logged := observer.New(zap.InfoLevel)
-	return zap.New(core), logged
 }
 
 func someOptions() engine.Options {
@@ -123,13 +118,6 @@ func lose(t *testing.T, store idempotency.Store, req engine.Request) {
 	if err != nil || left != nil && left.Token == record.Token {
 		t.Fatalf("the store still has %+v, %v", left, err)
 	}
-}
-
-// holding returns someRequest under `on_unknown hold`.
-func holding() engine.Request {
-	r := someRequest()
-	r.Policy.Hold = true
-	return r
 }
 
 // forcing returns a forced request.
@@ -194,15 +182,6 @@ func (r *replica) later(ctx context.Context, req engine.Request, decide func(con
 		w.took = time.Since(start)
 	}()
 	return w
-}
-
-// waiters starts n requests in the background.
-func (r *replica) waiters(n int, req engine.Request) []*waiter {
-	all := make([]*waiter, n)
-	for i := range all {
-		all[i] = r.claimLater(context.Background(), req)
-	}
-	return all
 }
 
 func (w *waiter) decided() bool {

@@ -28,14 +28,6 @@ func sealing(t *testing.T, keys string) *seal.Sealer {
 	return s
 }
 
-// newSealed returns a replica with encryption keys.
-func newSealed(t *testing.T, store idempotency.Store, keys string) *replica {
-	t.Helper()
-	r := newReplica(t, store)
-	r.Configure(engine.Settings{Sealer: sealing(t, keys)})
-	return r
-}
-
 // delivered returns someRequest with a delivery ID.
 func delivered() engine.Request {
 	req := someRequest()
@@ -47,7 +39,8 @@ func delivered() engine.Request {
 func TestStoredValuesAreEncrypted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := newShared(t)
-		a, req := newSealed(t, store, "a"), delivered()
+		a, req := newReplica(t, store), delivered()
+		a.Configure(engine.Settings{Sealer: sealing(t, "a")})
 		look := func(when string) {
 			t.Helper()
 			record, _, err := store.Lookup(context.Background(), req.Key)

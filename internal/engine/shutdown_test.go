@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/caddy-dedup/caddy-dedup/internal/engine"
-	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
 
 func TestDrainAndFinish(t *testing.T) {
@@ -95,9 +94,7 @@ func TestCloseBesideRequests(t *testing.T) {
 		var requests sync.WaitGroup
 		for i := range 50 {
 			requests.Go(func() {
-				req := someRequest()
-				req.Key = idempotency.Identity{ID: string(rune('a' + i))}.Key()
-				d, err := a.Claim(context.Background(), req)
+				d, err := a.Claim(context.Background(), nth(i))
 				if run, ok := d.(*engine.Run); ok {
 					end(run, created("one"))
 				} else {

@@ -3,7 +3,6 @@ package engine_test
 import (
 	"context"
 	"errors"
-	"strconv"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -37,10 +36,10 @@ func TestClaimInDoubtIsWithdrawn(t *testing.T) {
 	})
 }
 
-// keyed returns a request with the key number n.
+// keyed returns the request nth under `on_unknown hold`.
 func keyed(n int) engine.Request {
-	req := holding()
-	req.Key = idempotency.Identity{ID: strconv.Itoa(n)}.Key()
+	req := nth(n)
+	req.Policy.Hold = true
 	return req
 }
 
