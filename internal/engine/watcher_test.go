@@ -1,12 +1,6 @@
 package engine_test
 
-import (
-	"testing"
-	"testing/synctest"
-	"time"
-
-	"github.com/caddy-dedup/caddy-dedup/internal/engine"
-)
+import "testing"
 
 func TestRunsOfOtherReplicas(t *testing.T) {
 	play(t, []scene{
@@ -18,6 +12,8 @@ func TestRunsOfOtherReplicas(t *testing.T) {
 			a runs run; b pauses reply-to-claim; b asks w; run ends 201 kept; b resumes reply-to-claim; w shares run after=0s`},
 		{"a wake-up is lost: the next poll finds the end", "", `
 			b deaf; a runs run; b asks w; sleep 2300ms; run ends 201 kept; w shares run after=..3300ms`},
+		{"it is polled in the meantime, every 500 ms to 1 s", "lease={3ms|600ms|2s|30s}", `
+			a runs run; b refuses in_flight run after=5s; b paused lookup 1s 1s 1s 1s; run ends 201 kept`},
 		{"no request waits any more: no poll", "", `
 			a runs run; b asks all n=2; sleep 2500ms; all leave; b asked lookup 2..; sleep 10s; b asked lookup 0
 			b asks later; sleep 1s; run ends 201 kept; later shares run`},
@@ -60,28 +56,4 @@ func TestTakeovers(t *testing.T) {
 			a runs run; sleep 90001ms; a store full settle; run ends 201 trying; sleep 5m; b refuses in_flight run now
 			a store works; a drains; b replays run`},
 	})
-}
-
-func TestWatcherPollInterval(t *testing.T) {
-	for _, lease := range []time.Duration{3 * time.Millisecond, 600 * time.Millisecond, 2 * time.Second, someLease} {
-		t.Run(lease.String(), func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				store, req := newShared(t), someRequest()
-				req.Policy.Lease = lease
-				a, b := newReplica(t, store), newReplica(t, store)
-				run := a.run(req)
-				wantRefusal(t, b.claim(req), engine.ReasonInFlight, run.ExecutionID())
-				asked := append(b.link.times("claim"), b.link.times("lookup")...)
-				if len(asked) < 5 {
-					t.Errorf("asked %d times in %v", len(asked), someWait)
-				}
-				for i := 1; i < len(asked); i++ {
-					if between := asked[i].Sub(asked[i-1]); between < 500*time.Millisecond || between > time.Second {
-						t.Errorf("asked again after %v, want 500 ms to 1 s", between)
-					}
-				}
-				end(run, created("one"))
-			})
-		})
-	}
 }
