@@ -1,18 +1,10 @@
 package engine_test
 
 import (
-	"context"
-	"errors"
-	"fmt"
-	"strings"
 	"testing"
-	"testing/synctest"
-	"time"
 
 	"github.com/caddy-dedup/caddy-dedup/internal/engine"
-	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 	"github.com/caddy-dedup/caddy-dedup/internal/store/memory"
-	"github.com/caddy-dedup/caddy-dedup/internal/store/storetest"
 )
 
 // inMemory is a link to a store in this process.
@@ -20,72 +12,12 @@ type inMemory struct{ *link }
 
 func (inMemory) InProcess() {}
 
-// newInMemory returns the only replica of a memory store with this limit.
-func newInMemory(t *testing.T, limit int64, copies *engine.Copies) *replica {
-	store := memory.New(limit)
+// newInMemory returns the only replica of a memory store of 1 MiB.
+func newInMemory(t *testing.T, copies *engine.Copies) *replica {
+	store := memory.New(1 << 20)
 	t.Cleanup(func() { _ = store.Close() })
 	r := &replica{t: t, link: newLink(store), copies: copies}
 	return r.open(inMemory{r.link}, func(*engine.Options) {})
-}
-
-// nth returns someRequest with the nth key.
-func nth(n int) engine.Request { return withKey(someRequest(), fmt.Sprint("key ", n)) }
-
-// wantFull checks that a request is refused because the store is full.
-func wantFull(t *testing.T, d engine.Decision) {
-	t.Helper()
-	if got := as[engine.Refusal](t, d); got.Reason != engine.ReasonOverloaded || !errors.Is(got.Err, idempotency.ErrFull) {
-		t.Errorf("refused with %q (%v), want %v", got.Reason, got.Err, idempotency.ErrFull)
-	}
-}
-
-// While responses wait for room in the store, no new key runs, so that there are no more of them than
-// runs that were in flight together. A refusal names the store's limit. Known keys are answered.
-func TestNoRunStartsWhileResponsesWaitForMemory(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		a := newInMemory(t, 1<<20, nil)
-		answer := created(strings.Repeat("x", 20_000))
-		var runs []*engine.Run
-		for n := range 60 {
-			runs = append(runs, a.run(nth(n)))
-		}
-		kept, trying := 0, 0
-		for n, run := range runs {
-			switch got := end(run, answer); got {
-			case resultKept:
-				kept++
-			case resultTrying:
-				trying++
-			default:
-				t.Fatalf("run %d ended %q", n, got)
-			}
-		}
-		if kept < 40 || trying < 5 {
-			t.Fatalf("%d responses of 20 kB are in a store of 1 MiB, and %d wait", kept, trying)
-		}
-		for n := range 20 {
-			wantFull(t, a.claim(nth(100+n)))
-			time.Sleep(7 * time.Second)
-		}
-		storetest.Equal(t, a.observer.overloads()["limit "+string(engine.LimitMemoryStore)], 20, "refusals by memory_store")
-		for n := range 60 {
-			if got := as[engine.Replay](t, a.claim(nth(n))); string(got.Response.Body) != string(answer.Body) {
-				t.Errorf("key %d is answered with %+v", n, got.Response)
-			}
-		}
-		for n := range trying {
-			wantFull(t, a.claim(nth(200+n)))
-			must(t, a.Forget(context.Background(), nth(n).Key, idempotency.Precondition{}))
-			time.Sleep(4 * time.Second)
-		}
-		for n := range 10 { // new keys leave room for responses of runs in flight
-			must(t, a.Forget(context.Background(), nth(trying+n).Key, idempotency.Precondition{}))
-		}
-		a.run(nth(300))
-		if unsettled, _ := a.InProgress(); unsettled != 1 {
-			t.Errorf("%d are unsettled, want the new run only", unsettled-1)
-		}
-	})
 }
 
 func TestFullStore(t *testing.T) {

@@ -4,13 +4,7 @@ import (
 	"testing"
 
 	"github.com/caddy-dedup/caddy-dedup/internal/engine"
-	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
-
-func withKey(req engine.Request, id string) engine.Request {
-	req.Key = idempotency.Identity{ID: id}.Key()
-	return req
-}
 
 func TestLimits(t *testing.T) {
 	play(t, []scene{

@@ -105,6 +105,14 @@ func someRequest() engine.Request {
 	}
 }
 
+func withKey(req engine.Request, id string) engine.Request {
+	req.Key = idempotency.Identity{ID: id}.Key()
+	return req
+}
+
+// nth returns someRequest with the nth key.
+func nth(n int) engine.Request { return withKey(someRequest(), fmt.Sprint("key ", n)) }
+
 // lose makes the store lose the record of a key and its response, as a server without persistence
 // does in a restart.
 func lose(t *testing.T, store idempotency.Store, req engine.Request) {

@@ -110,7 +110,7 @@ func newStage(t *testing.T, request, script, other string) *stage {
 				copies = engine.NewCopies(someCopies)
 			}
 			if s.inMemory {
-				s.replicas[name] = newInMemory(t, 1<<20, copies)
+				s.replicas[name] = newInMemory(t, copies)
 			} else {
 				s.replicas[name] = newReplicaWithCopies(t, s.store, copies)
 			}
