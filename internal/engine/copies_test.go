@@ -69,6 +69,9 @@ func TestResponseReadBeforeInvalidationIsNotCopied(t *testing.T) {
 			w shares old; b runs next`},
 		{"of a settlement", "copies", `
 			a runs old; a pauses reply-to-settle; old ending 201; a releases; a resumes reply-to-settle; old ended kept; a runs next`},
+		{"of a large body", "copies", `
+			a runs old; old ends 201x100000 kept; b deaf; b pauses lookup; b asks w; a runs new force; new ends 201 kept
+			b resumes lookup; w replays old; b replays new`},
 		// After the first loss, the store has notified, and after the second one it has not.
 		{"the store contradicts it", "copies", `
 			a runs old; old ends 201 kept; forget; a runs run; a copies none; run ends 201 kept; a deaf; forget; sleep 5s; a runs next; a copies none`},

@@ -150,8 +150,8 @@ func TestForcedRunAfterStoreLoss(t *testing.T) {
 	const forced = "a runs first; first ends 201 kept; a runs forced force; lose; "
 	play(t, []scene{
 		{"the key is free after it", "", forced + `
-			sleep 15s; b refuses in_flight forced now; forced ends {500|unknown|unsent} {released|released|unsent}; a drains
-			b runs next; next ends 201 kept`},
+			sleep 15s; b refuses in_flight forced now; a asks w; forced ends {500|unknown|unsent} {released|released|unsent}
+			w shares forced; a drains; b runs next; next ends 201 kept`},
 		{"an unknown end holds the key, noticed by a renewal or not", "hold", forced + `
 			sleep {15s|0s|0s}; a store {works|works|refused} settle; forced ends unknown {held|held|trying}; a store works; a drains
 			b refuses held forced`},

@@ -157,8 +157,8 @@ func (c *storeCall) done(err error) error {
 		c.engine.failing.note(failed)
 	}
 	c.engine.options.Observer.Asked(c.operation, took, failed)
-	if err != nil && c.operation.writes() {
-		c.engine.refusals.noteRefused(err)
+	if c.operation.writes() {
+		c.engine.refusals.note(err)
 	}
 	c.cancel()
 	return err

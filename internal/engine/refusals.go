@@ -23,8 +23,11 @@ type refusals struct {
 	err         error
 }
 
-// note notes a write that the store has refused or lost, and why.
+// note notes the error of a write, if it is a refusal.
 func (r *refusals) note(err error) {
+	if _, refused := errors.AsType[*idempotency.RefusedError](err); !refused {
+		return
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	now := time.Now()
@@ -32,13 +35,6 @@ func (r *refusals) note(err error) {
 		r.first = now
 	}
 	r.last, r.err = now, err
-}
-
-// noteRefused notes an error of a write if it is a refusal.
-func (r *refusals) noteRefused(err error) {
-	if _, refused := errors.AsType[*idempotency.RefusedError](err); refused {
-		r.note(err)
-	}
 }
 
 // String returns why and since when writes are refused; "" if none was within refusalLife.

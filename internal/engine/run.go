@@ -59,11 +59,8 @@ func (e *Engine) newRun(f *flight, c idempotency.Claim, req Request, got idempot
 	return r
 }
 
-// Record returns a copy of the record that the claim has written.
-func (r *Run) Record() *idempotency.Record {
-	record := *r.record
-	return &record
-}
+// Record returns the record that the claim has written. The caller must not change it.
+func (r *Run) Record() *idempotency.Record { return r.record }
 
 // ExecutionID names the run to the upstream and to clients.
 func (r *Run) ExecutionID() string { return r.record.ExecutionID }
@@ -95,9 +92,9 @@ func (r *Run) current() *idempotency.Record {
 	if replaces == r.record.Previous {
 		return r.record
 	}
-	record := r.Record()
+	record := *r.record
 	record.Previous = replaces
-	return record
+	return &record
 }
 
 // Stream sets the response that the run is streaming: duplicates in this process get a [Follow]
