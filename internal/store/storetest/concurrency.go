@@ -132,7 +132,7 @@ func racingSettlements(f *fixture) {
 		done.Go(func() {
 			store := f.storeOf(i / 2)
 			if i%2 == 0 {
-				f.wantErr(store.Settle(f.ctx, k, first.Record, complete("late")), idempotency.ErrFenced)
+				WantErr(f, store.Settle(f.ctx, k, first.Record, complete("late")), idempotency.ErrFenced)
 			} else if err := store.Settle(f.ctx, k, second.Record, complete("owner")); err != nil {
 				f.Errorf("the owner settles: %v", err)
 			}
@@ -198,7 +198,7 @@ func (f *fixture) randomRun(store idempotency.Store, k idempotency.Key, r *run, 
 	if claimed.Record.Attempt != r.attempts {
 		f.Errorf("attempt %d, want %d", claimed.Record.Attempt, r.attempts)
 	}
-	f.wantErr(store.Renew(f.ctx, c), nil)
+	WantErr(f, store.Renew(f.ctx, c), nil)
 	var s idempotency.Settlement
 	switch random.IntN(12) {
 	case 0:
@@ -211,7 +211,7 @@ func (f *fixture) randomRun(store idempotency.Store, k idempotency.Key, r *run, 
 		s = release(true, c.Token)
 	}
 	r.running.Add(-1)
-	f.wantErr(store.Settle(f.ctx, k, claimed.Record, s), nil)
+	WantErr(f, store.Settle(f.ctx, k, claimed.Record, s), nil)
 	if s.State == idempotency.Released {
 		response, err := store.Response(f.ctx, k, c.Token)
 		if err != nil || response == nil || string(response.Body) != c.Token {

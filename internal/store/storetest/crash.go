@@ -20,7 +20,7 @@ func (f *fixture) crash() {
 func crashReleases(f *fixture) {
 	c := f.newClaim(key("new"))
 	lost := f.claim(c, idempotency.Proceed)
-	f.must(f.store.Renew(f.ctx, c))
+	Must(f, f.store.Renew(f.ctx, c))
 	busy := key("released before")
 	f.settle(busy, f.claim(f.newClaim(busy), idempotency.Proceed).Record, release(true, "busy"))
 	before := f.lookup(busy)
@@ -28,7 +28,7 @@ func crashReleases(f *fixture) {
 	f.crash()
 	f.absent(c.Key)
 	f.sameRecord("a key that was released before", f.lookup(busy), before)
-	f.wantErr(f.store.Settle(f.ctx, c.Key, lost.Record, complete("late")), idempotency.ErrGone)
+	WantErr(f, f.store.Settle(f.ctx, c.Key, lost.Record, complete("late")), idempotency.ErrGone)
 	for k, attempt := range map[idempotency.Key]int{c.Key: 1, busy: 2} {
 		if again := f.claim(f.newClaim(k), idempotency.Proceed); again.Record.Attempt != attempt {
 			f.Errorf("it is claimed as attempt %d, want %d", again.Record.Attempt, attempt)
@@ -41,7 +41,7 @@ func crashHolds(f *fixture) {
 	c.Hold = true
 	claimed := f.claim(c, idempotency.Proceed)
 	c.Retention *= 2
-	f.must(f.store.Renew(f.ctx, c))
+	Must(f, f.store.Renew(f.ctx, c))
 	renewed := f.lookup(c.Key)
 	f.crash()
 	for range 2 {
@@ -50,7 +50,7 @@ func crashHolds(f *fixture) {
 			f.Errorf("held by %+v, want %+v", refused.Record, renewed)
 		}
 	}
-	f.must(errOf(f.store.Change(f.ctx, c.Key, idempotency.Change{State: idempotency.Released, Token: "operator", Precondition: idempotency.Precondition{State: idempotency.Held}})))
+	Must(f, ErrOf(f.store.Change(f.ctx, c.Key, idempotency.Change{State: idempotency.Released, Token: "operator", Precondition: idempotency.Precondition{State: idempotency.Held}})))
 	f.claim(f.newClaim(c.Key), idempotency.Proceed)
 }
 
@@ -102,7 +102,7 @@ func crashKeeps(f *fixture) {
 	}
 	k := key("completed")
 	f.settle(k, f.claim(f.newClaim(k), idempotency.Proceed).Record, hold())
-	f.must(errOf(f.store.Change(f.ctx, k, completing(large))))
+	Must(f, ErrOf(f.store.Change(f.ctx, k, completing(large))))
 	records["completed"] = f.lookup(k)
 	f.crash()
 	for name, record := range records {

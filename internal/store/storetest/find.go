@@ -30,7 +30,7 @@ func (f *fixture) find(limit int, ids ...string) map[idempotency.Key]idempotency
 	cursor := ""
 	for range 10_000 {
 		page, next, err := f.peer.Find(f.ctx, beginningsOf(ids...), cursor, limit)
-		f.must(err, cursor)
+		Must(f, err, cursor)
 		if len(page) > limit && !f.options.LongPages {
 			f.Fatalf("a page of %d records, asked for %d", len(page), limit)
 		}
@@ -84,7 +84,7 @@ func findStates(f *fixture) {
 		"held":      func(r *idempotency.Record, k idempotency.Key) { f.settle(k, r, hold()) },
 		"released by an operator": func(r *idempotency.Record, k idempotency.Key) {
 			f.settle(k, r, hold())
-			f.must(errOf(f.store.Change(f.ctx, k, releasing)))
+			Must(f, ErrOf(f.store.Change(f.ctx, k, releasing)))
 		},
 		"forced": func(r *idempotency.Record, k idempotency.Key) {
 			f.settle(k, r, complete("kept"))
@@ -168,7 +168,7 @@ func findLive(f *fixture) {
 		}
 		f.settle(k, claimed.Record, s)
 	}
-	f.must(f.store.Forget(f.ctx, keyOf("wanted", "forgotten"), idempotency.Precondition{}))
+	Must(f, f.store.Forget(f.ctx, keyOf("wanted", "forgotten"), idempotency.Precondition{}))
 	f.pass(f.short())
 	f.wantFound("what is left", f.find(10, "wanted"), stays)
 }

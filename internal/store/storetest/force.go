@@ -39,7 +39,7 @@ func forcedReplaces(f *fixture) {
 		for after, next := range bodies {
 			name := before + " by " + after
 			claimed, c := f.forced(name, body)
-			f.must(f.store.Renew(f.ctx, c))
+			Must(f, f.store.Renew(f.ctx, c))
 			f.settle(key(name), claimed.Record, complete("second "+next))
 			f.replays(name, "second "+next)
 		}
@@ -107,8 +107,8 @@ func forcedLapsesOverExpired(f *fixture) {
 		if listed := f.pageThrough(10)[k]; listed != nil {
 			f.Errorf("%s: it is listed as %+v", name, listed)
 		}
-		f.wantErr(errOf(f.store.Change(f.ctx, k, releasing)), idempotency.ErrGone, name)
-		f.wantErr(f.store.Forget(f.ctx, k, idempotency.Precondition{}), idempotency.ErrGone, name)
+		WantErr(f, ErrOf(f.store.Change(f.ctx, k, releasing)), idempotency.ErrGone, name)
+		WantErr(f, f.store.Forget(f.ctx, k, idempotency.Precondition{}), idempotency.ErrGone, name)
 		f.absent(k)
 		next := f.claimAt(f.peer, f.newClaim(k), idempotency.Proceed)
 		if next.Record.Attempt != 1 || next.Previous != nil {

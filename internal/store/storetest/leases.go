@@ -42,7 +42,7 @@ func lateButOwner(f *fixture) {
 	c.Lease = f.short()
 	first := f.claim(c, idempotency.Proceed)
 	f.pass(c.Lease)
-	f.must(f.store.Renew(f.ctx, c))
+	Must(f, f.store.Renew(f.ctx, c))
 	f.settle(key("a"), first.Record, complete("late"))
 	replayed := f.claim(f.newClaim(key("a")), idempotency.ReplayKept)
 	f.sameResponse("the replay", replayed.Response, answer(201, "late"))
@@ -54,7 +54,7 @@ func renewProlongs(f *fixture) {
 	claimed := f.claim(c, idempotency.Proceed)
 	c.Lease, c.Retention = long, 24*long
 	before := f.now()
-	f.must(f.store.Renew(f.ctx, c))
+	Must(f, f.store.Renew(f.ctx, c))
 	after := f.now()
 	renewed := f.lookup(c.Key)
 	f.between("the lease's end", renewed.LeaseUntil, before.Add(c.Lease), after.Add(c.Lease))
@@ -77,9 +77,9 @@ func fencedOwner(f *fixture) {
 
 	refused := func(when string, want *idempotency.Record) {
 		f.Helper()
-		f.wantErr(f.store.Renew(f.ctx, late), idempotency.ErrFenced, when)
+		WantErr(f, f.store.Renew(f.ctx, late), idempotency.ErrFenced, when)
 		for _, s := range []idempotency.Settlement{complete("of the late owner"), release(false, "of the late owner"), hold()} {
-			f.wantErr(f.store.Settle(f.ctx, k, first.Record, s), idempotency.ErrFenced, when, s.State)
+			WantErr(f, f.store.Settle(f.ctx, k, first.Record, s), idempotency.ErrFenced, when, s.State)
 		}
 		f.sameRecord(when, f.lookup(k), want)
 		if response := f.response(k, late.Token); response != nil {
@@ -98,7 +98,7 @@ func goneRecord(f *fixture) {
 	forgotten.Lease = f.short() // once it has lapsed, an operator may forget the key
 	first := f.claim(forgotten, idempotency.Proceed)
 	f.pass(forgotten.Lease)
-	f.must(f.store.Forget(f.ctx, forgotten.Key, idempotency.Precondition{}))
+	Must(f, f.store.Forget(f.ctx, forgotten.Key, idempotency.Precondition{}))
 	expired := f.newClaim(key("expired"))
 	expired.Lease, expired.Retention = f.short(), f.short()
 	second := f.claim(expired, idempotency.Proceed)
@@ -108,9 +108,9 @@ func goneRecord(f *fixture) {
 		claim  idempotency.Claim
 		record *idempotency.Record
 	}{{forgotten, first.Record}, {expired, second.Record}} {
-		f.wantErr(f.store.Renew(f.ctx, gone.claim), idempotency.ErrGone)
+		WantErr(f, f.store.Renew(f.ctx, gone.claim), idempotency.ErrGone)
 		for _, s := range []idempotency.Settlement{complete("kept"), release(true, "released"), hold()} {
-			f.wantErr(f.store.Settle(f.ctx, gone.claim.Key, gone.record, s), idempotency.ErrGone, s.State)
+			WantErr(f, f.store.Settle(f.ctx, gone.claim.Key, gone.record, s), idempotency.ErrGone, s.State)
 		}
 		f.absent(gone.claim.Key)
 		f.noResponse(gone.claim.Key, gone.claim.Token, "a settlement of a record that is gone left its response")
@@ -137,7 +137,7 @@ func lostClaim(f *fixture) {
 	})
 	f.checkLostClaim("released by an operator", func(k idempotency.Key) string {
 		f.settle(k, f.claim(f.newClaim(k), idempotency.Proceed).Record, complete("kept"))
-		f.must(errOf(f.store.Change(f.ctx, k, releasing)))
+		Must(f, ErrOf(f.store.Change(f.ctx, k, releasing)))
 		return "operator"
 	})
 }
@@ -157,9 +157,9 @@ func (f *fixture) checkLostClaim(name string, before func(k idempotency.Key) str
 	want := func(when string, want error) {
 		f.Helper()
 		stands := f.lookup(k)
-		f.wantErr(f.store.Renew(f.ctx, lost), want, name, when)
+		WantErr(f, f.store.Renew(f.ctx, lost), want, name, when)
 		for _, s := range []idempotency.Settlement{complete("lost"), complete(strings.Repeat("lost ", 20_000)), release(true, "lost"), hold()} {
-			f.wantErr(f.store.Settle(f.ctx, k, record, s), want, name, when, s.State)
+			WantErr(f, f.store.Settle(f.ctx, k, record, s), want, name, when, s.State)
 		}
 		f.sameRecord(name+", "+when, f.lookup(k), stands)
 		f.noResponse(k, lost.Token, "the response of the lost claim was kept", name, when)
@@ -178,7 +178,7 @@ func (f *fixture) checkLostClaim(name string, before func(k idempotency.Key) str
 	if again.Record.PrevToken != lost.PrevToken || again.Record.Token != lost.Token {
 		f.Errorf("%s: it is claimed again as %+v", name, again.Record)
 	}
-	f.wantErr(f.store.Renew(f.ctx, lost), nil, name)
+	WantErr(f, f.store.Renew(f.ctx, lost), nil, name)
 	f.settle(k, again.Record, complete("again"))
 	f.replays(name+" again", "again")
 }

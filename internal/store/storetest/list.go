@@ -20,7 +20,7 @@ func (f *fixture) listWhile(change func(page []idempotency.Listed)) {
 	cursor, listed := "", 0
 	for range keys {
 		page, next, err := f.peer.List(f.ctx, cursor, 30)
-		f.must(err, cursor)
+		Must(f, err, cursor)
 		for _, one := range page {
 			delete(stay, one.Key)
 		}
@@ -64,7 +64,7 @@ func (f *fixture) pageThrough(limit int) map[idempotency.Key]*idempotency.Record
 	cursor := ""
 	for range 100_000 {
 		page, next, err := f.peer.List(f.ctx, cursor, limit)
-		f.must(err, cursor)
+		Must(f, err, cursor)
 		if len(page) > limit && !f.options.LongPages {
 			f.Fatalf("a page of %d records, asked for %d", len(page), limit)
 		}
@@ -126,7 +126,7 @@ func listLive(f *fixture) {
 		}
 		f.settle(key(name), claimed.Record, s)
 	}
-	f.must(f.store.Forget(f.ctx, key("forgotten"), idempotency.Precondition{}))
+	Must(f, f.store.Forget(f.ctx, key("forgotten"), idempotency.Precondition{}))
 	f.pass(f.short())
 	found := f.pageThrough(10)
 	if len(found) != 1 || found[key("stays")] == nil {

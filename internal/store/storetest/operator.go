@@ -13,11 +13,11 @@ import (
 
 func readiness(f *fixture) {
 	for range 2 { // the first call must not make the second one fail
-		f.wantErr(f.store.Ready(f.ctx), nil)
+		WantErr(f, f.store.Ready(f.ctx), nil)
 	}
 	ctx, cancel := context.WithCancel(f.ctx)
 	cancel()
-	f.wantErr(f.store.Ready(ctx), context.Canceled)
+	WantErr(f, f.store.Ready(ctx), context.Canceled)
 	if page, _, err := f.store.List(f.ctx, "", 10); err != nil || len(page) > 0 {
 		f.Errorf("Ready has left %v, %v", page, err)
 	}
@@ -57,7 +57,7 @@ func releaseAnyState(f *fixture) {
 	for name := range ends {
 		c, before := f.endedAs(name)
 		found, err := f.store.Change(f.ctx, c.Key, releasing)
-		f.must(err, name)
+		Must(f, err, name)
 		f.sameRecord("found by release, "+name, found, before)
 		want := *before
 		want.Reason = releasing.Reason
@@ -68,7 +68,7 @@ func releaseAnyState(f *fixture) {
 		}
 		f.noResponse(c.Key, "operator", "released: an operator's act has the response", name)
 		// A second Release is no error.
-		f.must(errOf(f.store.Change(f.ctx, c.Key, releasing)), name)
+		Must(f, ErrOf(f.store.Change(f.ctx, c.Key, releasing)), name)
 		next := f.newClaim(c.Key)
 		next.MaxAttempts = 1 // attempts from before the release do not count
 		again := f.claimAt(f.peer, next, idempotency.Proceed)
@@ -84,12 +84,12 @@ func releaseForced(f *fixture) {
 	for size, body := range bodies {
 		claimed, c := f.forced(size, body)
 		f.pass(c.Lease)
-		f.must(errOf(f.store.Change(f.ctx, c.Key, releasing)))
+		Must(f, ErrOf(f.store.Change(f.ctx, c.Key, releasing)))
 		freed := f.lookup(c.Key)
 		if freed.State != idempotency.Released || freed.ExecutionID != claimed.Previous.ExecutionID || freed.Attempt != 2 || freed.Previous != nil {
 			f.Errorf("released it is %+v", freed)
 		}
-		f.wantErr(f.store.Settle(f.ctx, c.Key, claimed.Record, complete("late")), idempotency.ErrFenced)
+		WantErr(f, f.store.Settle(f.ctx, c.Key, claimed.Record, complete("late")), idempotency.ErrFenced)
 		f.claimAt(f.peer, f.newClaim(c.Key), idempotency.Proceed)
 	}
 }
@@ -108,7 +108,7 @@ func completeAnyState(f *fixture) {
 			c, before := f.endedAs(name)
 			change := completing(body)
 			found, err := f.store.Change(f.ctx, c.Key, change)
-			f.must(err, name, size)
+			Must(f, err, name, size)
 			f.sameRecord("found by complete, "+name, found, before)
 			want, got := *before, f.lookup(c.Key)
 			want.State, want.Token, want.Reason, want.Status = idempotency.Complete, "operator", change.Reason, 202
@@ -124,7 +124,7 @@ func completeAnyState(f *fixture) {
 				next.Token, next.Fingerprints = "another", []string{"body:2"}
 				f.claimAt(f.peer, next, idempotency.RefuseReused)
 			}
-			f.must(f.store.Forget(f.ctx, c.Key, idempotency.Precondition{}))
+			Must(f, f.store.Forget(f.ctx, c.Key, idempotency.Precondition{}))
 			f.noResponse(c.Key, "operator", "forgotten: the response is still there", name)
 		}
 	}
@@ -139,7 +139,7 @@ func completedLife(f *fixture) {
 		s := hold()
 		s.Retention = time.Minute
 		f.settle(k, f.claim(f.newClaim(k), idempotency.Proceed).Record, s)
-		f.must(errOf(f.store.Change(f.ctx, k, completing(body))))
+		Must(f, ErrOf(f.store.Change(f.ctx, k, completing(body))))
 	}
 	f.pass(24*time.Hour - time.Minute)
 	for size, body := range bodies {
@@ -153,36 +153,36 @@ func completedLife(f *fixture) {
 
 func completeTwice(f *fixture) {
 	c, before := f.endedAs("complete")
-	f.wantErr(errOf(f.store.Change(f.ctx, c.Key, completing("again"))), idempotency.ErrComplete)
+	WantErr(f, ErrOf(f.store.Change(f.ctx, c.Key, completing("again"))), idempotency.ErrComplete)
 	f.sameRecord("left alone", f.lookup(c.Key), before)
 	f.replays("complete", "kept")
-	f.must(errOf(f.store.Change(f.ctx, c.Key, releasing)))
+	Must(f, ErrOf(f.store.Change(f.ctx, c.Key, releasing)))
 	change := completing("after all")
 	change.Token = "another operator"
-	f.wantErr(errOf(f.store.Change(f.ctx, c.Key, change)), nil)
+	WantErr(f, ErrOf(f.store.Change(f.ctx, c.Key, change)), nil)
 	f.replays("complete", "after all")
 }
 
 func changedOwner(f *fixture) {
 	for _, change := range []idempotency.Change{releasing, completing("done")} {
 		c, claimed := f.endedAs("lapsed")
-		f.must(errOf(f.store.Change(f.ctx, c.Key, change)), change.State)
-		f.wantErr(f.store.Renew(f.ctx, c), idempotency.ErrFenced, change.State)
-		f.wantErr(f.store.Settle(f.ctx, c.Key, claimed, complete("late")), idempotency.ErrFenced, change.State)
+		Must(f, ErrOf(f.store.Change(f.ctx, c.Key, change)), change.State)
+		WantErr(f, f.store.Renew(f.ctx, c), idempotency.ErrFenced, change.State)
+		WantErr(f, f.store.Settle(f.ctx, c.Key, claimed, complete("late")), idempotency.ErrFenced, change.State)
 		if got := f.lookup(c.Key); got.State != change.State {
 			f.Errorf("changed to %s it is %s", change.State, got.State)
 		}
-		f.must(f.store.Forget(f.ctx, c.Key, idempotency.Precondition{}))
+		Must(f, f.store.Forget(f.ctx, c.Key, idempotency.Precondition{}))
 	}
 }
 
 func forgetAnyState(f *fixture) {
 	for name := range ends {
 		c, before := f.endedAs(name)
-		f.must(f.store.Forget(f.ctx, c.Key, idempotency.Precondition{}), name)
+		Must(f, f.store.Forget(f.ctx, c.Key, idempotency.Precondition{}), name)
 		f.absent(c.Key)
 		f.noResponse(c.Key, before.Token, "forgotten: the response is still there", name)
-		f.wantErr(f.store.Forget(f.ctx, c.Key, idempotency.Precondition{}), idempotency.ErrGone, name)
+		WantErr(f, f.store.Forget(f.ctx, c.Key, idempotency.Precondition{}), idempotency.ErrGone, name)
 		again := f.claim(f.newClaim(c.Key), idempotency.Proceed)
 		if again.Record.Attempt != 1 || again.Previous != nil {
 			f.Errorf("forgotten, %s: claimed as attempt %d over %+v", name, again.Record.Attempt, again.Previous)
@@ -192,9 +192,9 @@ func forgetAnyState(f *fixture) {
 
 func operatorWithoutRecord(f *fixture) {
 	for _, change := range []idempotency.Change{releasing, completing("done")} {
-		f.wantErr(errOf(f.store.Change(f.ctx, key("a"), change)), idempotency.ErrGone, change.State)
+		WantErr(f, ErrOf(f.store.Change(f.ctx, key("a"), change)), idempotency.ErrGone, change.State)
 	}
-	f.wantErr(f.store.Forget(f.ctx, key("a"), idempotency.Precondition{}), idempotency.ErrGone)
+	WantErr(f, f.store.Forget(f.ctx, key("a"), idempotency.Precondition{}), idempotency.ErrGone)
 	f.absent(key("a"))
 }
 
@@ -203,9 +203,9 @@ func operatorBesideRun(f *fixture) {
 		f.Helper()
 		before := f.lookup(k)
 		for _, change := range []idempotency.Change{releasing, completing("done")} {
-			f.wantErr(errOf(f.peer.Change(f.ctx, k, change)), idempotency.ErrInFlight, change.State)
+			WantErr(f, ErrOf(f.peer.Change(f.ctx, k, change)), idempotency.ErrInFlight, change.State)
 		}
-		f.wantErr(f.peer.Forget(f.ctx, k, idempotency.Precondition{}), idempotency.ErrInFlight)
+		WantErr(f, f.peer.Forget(f.ctx, k, idempotency.Precondition{}), idempotency.ErrInFlight)
 		f.sameRecord("lookup", f.lookup(k), before)
 	}
 	claimed := f.claim(f.newClaim(key("a")), idempotency.Proceed)
@@ -242,7 +242,7 @@ func operatorsAndClaims(f *fixture) {
 				}
 				runtime.Gosched() // let the others try
 				running.Unlock()
-				f.wantErr(f.storeOf(worker).Settle(f.ctx, k, claimed.Record, complete(claimed.Record.Token)), nil)
+				WantErr(f, f.storeOf(worker).Settle(f.ctx, k, claimed.Record, complete(claimed.Record.Token)), nil)
 			}
 		})
 		done.Go(func() {

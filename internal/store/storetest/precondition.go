@@ -66,7 +66,7 @@ func takenWithPrecondition(f *fixture) {
 				f.wantChanged(fmt.Sprintf("%s, %s, seen %+v", how, end, other), take(f.peer, f, c.Key, other), pre)
 			}
 			f.sameRecord("left alone", f.lookup(c.Key), before)
-			f.wantErr(take(f.peer, f, c.Key, pre), nil, how, end)
+			WantErr(f, take(f.peer, f, c.Key, pre), nil, how, end)
 			if after := map[string]idempotency.State{"release": idempotency.Released, "complete": idempotency.Complete}[how]; after != "" {
 				f.wantChanged(how+" twice as seen, "+end, take(f.store, f, c.Key, idempotency.Precondition{ExecutionID: "another"}),
 					idempotency.Precondition{ExecutionID: pre.ExecutionID, State: after})
@@ -84,13 +84,13 @@ func runSincePrecondition(f *fixture) {
 	for how, take := range takes {
 		c, _ := f.endedAs("held")
 		held := f.precondition(c.Key)
-		f.must(f.change(f.peer, c.Key, releasing, held))
+		Must(f, f.change(f.peer, c.Key, releasing, held))
 		f.wantChanged(how+" a released key", take(f.store, f, c.Key, held), idempotency.Precondition{ExecutionID: held.ExecutionID, State: idempotency.Released})
 		next := f.newClaim(c.Key)
 		f.settle(c.Key, f.claimAt(f.peer, next, idempotency.Proceed).Record, complete("kept"))
 		f.wantChanged(how+" a key that has run", take(f.store, f, c.Key, held), idempotency.Precondition{ExecutionID: next.ExecutionID, State: idempotency.Complete})
 		f.replays("held", "kept")
-		f.must(f.store.Forget(f.ctx, c.Key, idempotency.Precondition{}))
+		Must(f, f.store.Forget(f.ctx, c.Key, idempotency.Precondition{}))
 	}
 }
 
@@ -102,7 +102,7 @@ func endedSincePrecondition(f *fixture) {
 		f.settle(c.Key, claimed, complete("late"))
 		f.wantChanged(how, take(f.peer, f, c.Key, lapsed), idempotency.Precondition{ExecutionID: c.ExecutionID, State: idempotency.Complete})
 		f.replays("lapsed", "late")
-		f.must(f.store.Forget(f.ctx, c.Key, idempotency.Precondition{}))
+		Must(f, f.store.Forget(f.ctx, c.Key, idempotency.Precondition{}))
 	}
 }
 
@@ -125,7 +125,7 @@ func unreadablePrecondition(f *fixture) {
 	if _, _, err := f.store.Lookup(f.ctx, c.Key); !errors.As(err, &unreadable) {
 		f.Errorf("after that: %v, want an UnreadableError", err)
 	}
-	f.wantErr(f.store.Forget(f.ctx, c.Key, idempotency.Precondition{State: idempotency.Unreadable}), nil)
+	WantErr(f, f.store.Forget(f.ctx, c.Key, idempotency.Precondition{State: idempotency.Unreadable}), nil)
 	f.absent(c.Key)
 }
 
@@ -134,9 +134,9 @@ func aliveDespitePrecondition(f *fixture) {
 	f.claim(c, idempotency.Proceed)
 	for how, take := range takes {
 		for _, pre := range []idempotency.Precondition{f.precondition(c.Key), {State: idempotency.Held}, {ExecutionID: "another"}} {
-			f.wantErr(take(f.peer, f, c.Key, pre), idempotency.ErrInFlight, how, pre)
+			WantErr(f, take(f.peer, f, c.Key, pre), idempotency.ErrInFlight, how, pre)
 		}
-		f.wantErr(take(f.peer, f, key("none"), f.precondition(c.Key)), idempotency.ErrGone, how)
+		WantErr(f, take(f.peer, f, key("none"), f.precondition(c.Key)), idempotency.ErrGone, how)
 	}
 }
 

@@ -61,9 +61,7 @@ func releasedResponse(f *fixture) {
 	f.settle(k, claimed.Record, s)
 	f.pass(f.short())
 	for _, store := range []idempotency.Store{f.store, f.peer} {
-		response, err := store.Response(f.ctx, k, claimed.Record.Token)
-		f.must(err)
-		f.sameResponse("of a released run", response, s.Response)
+		f.sameResponse("of a released run", f.responseAt(store, k, claimed.Record.Token), s.Response)
 	}
 
 	k = key("b")

@@ -64,14 +64,14 @@ func withdrawsNothing(f *fixture) {
 		if page, _, err := f.store.List(f.ctx, "", 10); err != nil || len(page) != 0 {
 			f.Errorf("%s: %d records are listed, %v", when, len(page), err)
 		}
-		f.wantErr(f.peer.Renew(f.ctx, c), idempotency.ErrGone, when)
-		f.wantErr(errOf(f.peer.Change(f.ctx, k, releasing)), idempotency.ErrGone, when)
-		f.wantErr(f.peer.Forget(f.ctx, k, idempotency.Precondition{}), idempotency.ErrGone, when)
+		WantErr(f, f.peer.Renew(f.ctx, c), idempotency.ErrGone, when)
+		WantErr(f, ErrOf(f.peer.Change(f.ctx, k, releasing)), idempotency.ErrGone, when)
+		WantErr(f, f.peer.Forget(f.ctx, k, idempotency.Precondition{}), idempotency.ErrGone, when)
 		f.noResponse(k, c.Token, "there is a response", when)
 	}
 	nothing("before")
 	for range 3 {
-		f.wantErr(f.store.Settle(f.ctx, k, record, s), idempotency.ErrGone)
+		WantErr(f, f.store.Settle(f.ctx, k, record, s), idempotency.ErrGone)
 		nothing("withdrawn")
 	}
 	limited := f.newClaim(k)

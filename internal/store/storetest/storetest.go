@@ -6,7 +6,6 @@ package storetest
 import (
 	"context"
 	"crypto/sha256"
-	"errors"
 	"fmt"
 	"sync/atomic"
 	"testing"
@@ -95,7 +94,7 @@ func newFixture(t *testing.T, open func(t *testing.T) idempotency.Store, options
 
 func (f *fixture) closeAtEnd(store idempotency.Store) {
 	f.Cleanup(func() {
-		f.wantErr(store.Close(), nil)
+		WantErr(f, store.Close(), nil)
 	})
 }
 
@@ -143,9 +142,7 @@ func (f *fixture) pass(d time.Duration) {
 func (f *fixture) now() time.Time {
 	f.Helper()
 	_, now, err := f.store.Lookup(f.ctx, key("the clock"))
-	if err != nil {
-		f.Fatalf("lookup: %v", err)
-	}
+	Must(f, err)
 	return now
 }
 
@@ -173,9 +170,7 @@ func (f *fixture) claimAt(store idempotency.Store, c idempotency.Claim, want ide
 	f.Helper()
 	start := time.Now()
 	claimed, err := store.Claim(f.ctx, c)
-	if err != nil {
-		f.Fatalf("claim %s: %v", c.Token, err)
-	}
+	Must(f, err, c.Token)
 	f.slowest.Store(max(f.slowest.Load(), int64(time.Since(start))))
 	if claimed.Verdict != want {
 		f.Fatalf("claim %s: verdict %v, want %v; record %+v", c.Token, claimed.Verdict, want, claimed.Record)
@@ -198,16 +193,14 @@ func (f *fixture) claimAt(store idempotency.Store, c idempotency.Claim, want ide
 // settle ends a claim and fails the test on an error.
 func (f *fixture) settle(k idempotency.Key, claimed *idempotency.Record, s idempotency.Settlement) {
 	f.Helper()
-	f.must(f.store.Settle(f.ctx, k, claimed, s), claimed.Token, s.State)
+	Must(f, f.store.Settle(f.ctx, k, claimed, s), claimed.Token, s.State)
 }
 
 // lookup returns the record of a key, and fails the test if there is none.
 func (f *fixture) lookup(k idempotency.Key) *idempotency.Record {
 	f.Helper()
 	record, _, err := f.store.Lookup(f.ctx, k)
-	if err != nil {
-		f.Fatalf("lookup: %v", err)
-	}
+	Must(f, err)
 	if record == nil {
 		f.Fatal("lookup: no record")
 	}
@@ -218,9 +211,7 @@ func (f *fixture) lookup(k idempotency.Key) *idempotency.Record {
 func (f *fixture) absent(k idempotency.Key) {
 	f.Helper()
 	record, _, err := f.store.Lookup(f.ctx, k)
-	if err != nil {
-		f.Fatalf("lookup: %v", err)
-	}
+	Must(f, err)
 	if record != nil {
 		f.Fatalf("there is a record: %+v", record)
 	}
@@ -235,9 +226,7 @@ func (f *fixture) response(k idempotency.Key, token string) *idempotency.Respons
 func (f *fixture) responseAt(store idempotency.Store, k idempotency.Key, token string) *idempotency.Response {
 	f.Helper()
 	response, err := store.Response(f.ctx, k, token)
-	if err != nil {
-		f.Fatalf("response of %s: %v", token, err)
-	}
+	Must(f, err, token)
 	return response
 }
 
@@ -269,25 +258,6 @@ func answer(status int, body string) *idempotency.Response {
 		Body:   []byte(body),
 	}
 }
-
-// must stops the subtest on an error.
-func (f *fixture) must(err error, context ...any) {
-	f.Helper()
-	if err != nil {
-		f.Fatal(append(context, err)...)
-	}
-}
-
-// wantErr checks an error; want may be nil.
-func (f *fixture) wantErr(err, want error, context ...any) {
-	f.Helper()
-	if !errors.Is(err, want) {
-		f.Error(append(context, fmt.Sprintf("%v, want %v", err, want))...)
-	}
-}
-
-// errOf returns the error of a call.
-func errOf[T any](_ T, err error) error { return err }
 
 // noResponse fails the subtest if there is a response.
 func (f *fixture) noResponse(k idempotency.Key, token, what string, context ...any) {

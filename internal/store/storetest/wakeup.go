@@ -81,7 +81,7 @@ func wokenByOperator(f *fixture) {
 	} {
 		f.awaitWakeBy(name, woken, f.short(), func(_ idempotency.Claimed, k idempotency.Key) {
 			f.pass(f.short())
-			f.must(take(k), name)
+			Must(f, take(k), name)
 		})
 	}
 }
