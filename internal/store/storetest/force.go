@@ -86,7 +86,7 @@ func forcedLapses(f *fixture) {
 		if left := f.lookup(key(size)); left.State != idempotency.Complete || left.Token != claimed.Previous.Token {
 			f.Errorf("the lapsed forced run leaves %+v", left)
 		}
-		f.sameRecord("listed", f.pageThrough(10)[key(size)], f.lookup(key(size)))
+		f.sameRecord("listed", f.list(10)[key(size)].Record, f.lookup(key(size)))
 		// No other claim was made since, so the late owner can still keep its response.
 		f.settle(key(size), claimed.Record, complete("late"))
 		f.replays(size, "late")
@@ -104,7 +104,7 @@ func forcedLapsesOverExpired(f *fixture) {
 		f.claim(c, idempotency.Proceed)
 		f.pass(s.Retention)
 		f.absent(k)
-		if listed := f.pageThrough(10)[k]; listed != nil {
+		if listed, ok := f.list(10)[k]; ok {
 			f.Errorf("%s: it is listed as %+v", name, listed)
 		}
 		WantErr(f, ErrOf(f.store.Change(f.ctx, k, releasing)), idempotency.ErrGone, name)
