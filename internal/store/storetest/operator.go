@@ -191,21 +191,24 @@ func forgetAnyState(f *fixture) {
 }
 
 func operatorWithoutRecord(f *fixture) {
-	for _, change := range []idempotency.Change{releasing, completing("done")} {
-		WantErr(f, ErrOf(f.store.Change(f.ctx, key("a"), change)), idempotency.ErrGone, change.State)
+	for how, take := range takes {
+		for _, pre := range []idempotency.Precondition{{}, {State: idempotency.Held}, {ExecutionID: "another"}} {
+			WantErr(f, take(f.peer, f, key("a"), pre), idempotency.ErrGone, how, pre)
+		}
 	}
-	WantErr(f, f.store.Forget(f.ctx, key("a"), idempotency.Precondition{}), idempotency.ErrGone)
 	f.absent(key("a"))
 }
 
+// Whatever an operator has seen, the run is in flight.
 func operatorBesideRun(f *fixture) {
 	refused := func(k idempotency.Key) {
 		f.Helper()
 		before := f.lookup(k)
-		for _, change := range []idempotency.Change{releasing, completing("done")} {
-			WantErr(f, ErrOf(f.peer.Change(f.ctx, k, change)), idempotency.ErrInFlight, change.State)
+		for how, take := range takes {
+			for _, pre := range []idempotency.Precondition{{}, f.precondition(k), {State: idempotency.Held}, {ExecutionID: "another"}} {
+				WantErr(f, take(f.peer, f, k, pre), idempotency.ErrInFlight, how, pre)
+			}
 		}
-		WantErr(f, f.peer.Forget(f.ctx, k, idempotency.Precondition{}), idempotency.ErrInFlight)
 		f.sameRecord("lookup", f.lookup(k), before)
 	}
 	claimed := f.claim(f.newClaim(key("a")), idempotency.Proceed)

@@ -129,17 +129,6 @@ func unreadablePrecondition(f *fixture) {
 	f.absent(c.Key)
 }
 
-func aliveDespitePrecondition(f *fixture) {
-	c := f.newClaim(key("a"))
-	f.claim(c, idempotency.Proceed)
-	for how, take := range takes {
-		for _, pre := range []idempotency.Precondition{f.precondition(c.Key), {State: idempotency.Held}, {ExecutionID: "another"}} {
-			WantErr(f, take(f.peer, f, c.Key, pre), idempotency.ErrInFlight, how, pre)
-		}
-		WantErr(f, take(f.peer, f, key("none"), f.precondition(c.Key)), idempotency.ErrGone, how)
-	}
-}
-
 // Several operators have seen the same held key. One of them takes it, and a sender's retry runs. The
 // others must not take what the retry leaves.
 func takenOnce(f *fixture) {

@@ -67,7 +67,6 @@ var specification = []struct {
 		{"an operator takes a key only as it was seen", takenWithPrecondition},
 		{"a key that has run since it was seen is left alone", runSincePrecondition},
 		{"a run that ended after its lease is not what was seen", endedSincePrecondition},
-		{"a run that is alive is in flight whatever was seen", aliveDespitePrecondition},
 		{"of many operators who have seen the same key one takes it", takenOnce},
 		{"of claims and operators at once no run is lost", operatorsAndClaims},
 	}},

@@ -70,18 +70,10 @@ func wokenAtEnd(f *fixture) {
 func wokenByOperator(f *fixture) {
 	woken, stop := f.wakeUps()
 	defer stop()
-	for name, take := range map[string]func(idempotency.Key) error{
-		"release": func(k idempotency.Key) error {
-			return f.change(f.store, k, releasing, idempotency.Precondition{})
-		},
-		"complete": func(k idempotency.Key) error {
-			return f.change(f.store, k, completing("done"), idempotency.Precondition{})
-		},
-		"forget": func(k idempotency.Key) error { return f.store.Forget(f.ctx, k, idempotency.Precondition{}) },
-	} {
-		f.awaitWakeBy(name, woken, f.short(), func(_ idempotency.Claimed, k idempotency.Key) {
+	for how, take := range takes {
+		f.awaitWakeBy(how, woken, f.short(), func(_ idempotency.Claimed, k idempotency.Key) {
 			f.pass(f.short())
-			Must(f, take(k), name)
+			Must(f, take(f.store, f, k, idempotency.Precondition{}), how)
 		})
 	}
 }
