@@ -47,7 +47,7 @@ func (t *keyTable) shard(key *idempotency.Key) *keyShard { return &t[key[len(key
 // lock locks a key and returns its claim.
 func (t *keyTable) lock(ctx context.Context, key idempotency.Key) (*claim, error) {
 	for {
-		c, unlocked := t.shard(&key).tryLock(key)
+		c, unlocked := t.tryLock(key)
 		if unlocked == nil {
 			return c, nil
 		}
@@ -59,15 +59,10 @@ func (t *keyTable) lock(ctx context.Context, key idempotency.Key) (*claim, error
 	}
 }
 
-// tryLock locks a key and returns its claim, unless another operation has locked the key.
-func (t *keyTable) tryLock(key idempotency.Key) (c *claim, ok bool) {
-	c, unlocked := t.shard(&key).tryLock(key)
-	return c, unlocked == nil
-}
-
 // tryLock locks a key and returns its claim. If another operation has locked the key, it returns a
 // channel that is closed at the next unlock.
-func (s *keyShard) tryLock(key idempotency.Key) (c *claim, unlocked <-chan struct{}) {
+func (t *keyTable) tryLock(key idempotency.Key) (c *claim, unlocked <-chan struct{}) {
+	s := t.shard(&key)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	e := s.entries[key]

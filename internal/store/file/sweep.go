@@ -135,8 +135,8 @@ func (s *Store) removeDue(ctx context.Context, db *database, due [][]byte) (remo
 		if _, ok := locked[key]; ok {
 			continue
 		}
-		c, ok := s.keys.tryLock(key)
-		if !ok {
+		c, unlocked := s.keys.tryLock(key)
+		if unlocked != nil {
 			break
 		}
 		locked[key] = c

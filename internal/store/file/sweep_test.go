@@ -94,7 +94,7 @@ func TestSweepLeavesWhatIsWrittenMeanwhile(t *testing.T) {
 		}
 		keep(t, s, rewritten, rewritten+1)
 		inUse := keyOfExpiry(due[7])
-		if _, ok := s.keys.tryLock(inUse); !ok {
+		if _, unlocked := s.keys.tryLock(inUse); unlocked != nil {
 			t.Fatal("a key is in use")
 		}
 		if n, err := s.removeDue(t.Context(), s.database, due); err != nil || n != 6 {
