@@ -221,7 +221,7 @@ func TestBodyThatCannotBeWritten(t *testing.T) {
 			close(released)
 			wantErr(t, s.Settle(t.Context(), key("a"), record, completeAs(largeText("a"))), nil, name)
 			closeStore(t, s)
-			s, err := openIn(fs, storePath, zap.NewNop())
+			s, err := openIn(wallClock, fs, storePath, zap.NewNop())
 			must(t, err)
 			replays(t, s, "a", largeText("a"))
 			closeStore(t, s)

@@ -26,7 +26,7 @@ func (c *steppedClock) set(ahead time.Duration) { c.ahead.Store(int64(ahead)) }
 
 func (c *steppedClock) open(t *testing.T, fs vfs.FS) *Store {
 	t.Helper()
-	s, err := openAt(c.now, fs, storePath, zaptest.NewLogger(t))
+	s, err := openIn(c.now, fs, storePath, zaptest.NewLogger(t))
 	must(t, err)
 	return s
 }

@@ -113,7 +113,7 @@ func (c *crashing) walk(t *testing.T, s *Store, from, to int) {
 func (c *crash) check(t *testing.T) {
 	t.Helper()
 	fs := c.fs.(memory).CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: 100, RNG: rand.New(rand.NewPCG(1, 1))}) // a copy: fs is needed for another crash
-	s, err := openIn(memory{fs}, storePath, zap.NewNop())
+	s, err := openIn(wallClock, memory{fs}, storePath, zap.NewNop())
 	if err != nil {
 		t.Errorf("after a crash during %s: %v", c.during, err)
 		return

@@ -50,7 +50,7 @@ func TestDamagedStoreNeverAnswersWrongly(t *testing.T) {
 		fs := newMemory()
 		must(t, storetest.ErrOf(vfs.Clone(whole, fs, storePath, storePath)))
 		overwrite(t, fs, table, damaged)
-		s, err := openIn(fs, storePath, zap.NewNop())
+		s, err := openIn(wallClock, fs, storePath, zap.NewNop())
 		if err != nil {
 			continue // refused
 		}
@@ -202,7 +202,7 @@ func TestDamagedTableAcceptsNewKeys(t *testing.T) {
 	content := read(t, fs, table)
 	content[len(content)/2] ^= 1
 	overwrite(t, fs, table, content)
-	s, err := openIn(fs, storePath, zap.NewNop())
+	s, err := openIn(wallClock, fs, storePath, zap.NewNop())
 	must(t, err)
 	poll(t, "the filter is built", func() bool { return s.filter.current.Load() != nil }) // new keys read nothing
 	if reason, _ := s.Impairment(); reason != "" || s.Damages() != 0 {

@@ -252,7 +252,7 @@ func TestFullDisk(t *testing.T) {
 func TestOpenOnAFullDisk(t *testing.T) {
 	fs := newFaulty(newMemory())
 	fs.set(failing(syscall.ENOSPC, isAny))
-	wantErr(t, storetest.ErrOf(openIn(fs, storePath, zap.NewNop())), syscall.ENOSPC)
+	wantErr(t, storetest.ErrOf(openIn(wallClock, fs, storePath, zap.NewNop())), syscall.ENOSPC)
 	fs.set(nil)
 	s := openStore(t, fs, storePath)
 	keep(t, s, 0, 50)
@@ -376,7 +376,7 @@ func TestCloseOnAHangingDisk(t *testing.T) {
 		wantErr(t, storetest.ErrOf(s.Claim(timeoutContext(t, time.Millisecond), holding("hangs"))), context.DeadlineExceeded)
 		wantErr(t, s.Close(), errHangs)
 		fs.set(nil) // for other writes
-		if _, err := openIn(fs, storePath, zap.NewNop()); err == nil {
+		if _, err := openIn(wallClock, fs, storePath, zap.NewNop()); err == nil {
 			t.Error("the store was opened while a write hangs")
 		}
 		end()

@@ -102,13 +102,11 @@ var (
 // returns an error if another process has the store open, if the directory belongs to another program,
 // or if the store is damaged. An existing store on a full disk is opened, and unavailable until there
 // is space.
-func Open(path string, logger *zap.Logger) (*Store, error) { return openIn(vfs.Default, path, logger) }
-
-func openIn(fs vfs.FS, path string, logger *zap.Logger) (*Store, error) {
-	return openAt(wallClock, fs, path, logger)
+func Open(path string, logger *zap.Logger) (*Store, error) {
+	return openIn(wallClock, vfs.Default, path, logger)
 }
 
-func openAt(clock func() time.Time, fs vfs.FS, path string, logger *zap.Logger) (*Store, error) {
+func openIn(clock func() time.Time, fs vfs.FS, path string, logger *zap.Logger) (*Store, error) {
 	dir, err := lockDirectory(fs, path)
 	if err != nil {
 		return nil, fmt.Errorf("store directory %s: %w", path, err)

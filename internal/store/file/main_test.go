@@ -56,7 +56,7 @@ func newPath(t *testing.T) string { return filepath.Join(t.TempDir(), "data", "k
 
 func openStore(t *testing.T, fs vfs.FS, path string) *Store {
 	t.Helper()
-	s, err := openIn(fs, path, zaptest.NewLogger(t, zaptest.Level(zap.ErrorLevel)))
+	s, err := openIn(wallClock, fs, path, zaptest.NewLogger(t, zaptest.Level(zap.ErrorLevel)))
 	must(t, err)
 	t.Cleanup(func() { _ = s.Close() })
 	return s
