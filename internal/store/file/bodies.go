@@ -77,9 +77,6 @@ type bodies struct {
 type fullDisk struct {
 	err   error
 	since time.Time // with the reading of the monotonic clock
-	// low reports whether little space was free when sweepBodies measured it. Its next measurement
-	// ends that; anything else ends after fullTimeout.
-	low bool
 }
 
 // bodyWrite is a write of a body to a segment, under way or done.
@@ -91,31 +88,26 @@ type bodyWrite struct {
 	err      error
 }
 
-// status returns ErrNoSpace if the disk is nearly full, or had no space for a body within fullTimeout.
+// status returns ErrNoSpace if the disk was nearly full, or had no space for a body, within fullTimeout.
 // pebble may not have noticed, because its log is preallocated.
 func (b *bodies) status() error {
-	if full := b.full.Load(); full != nil && (full.low || time.Since(full.since) < fullTimeout) {
+	if full := b.full.Load(); full != nil && time.Since(full.since) < fullTimeout {
 		return full.err
 	}
 	return nil
 }
 
 // setFull makes the disk count as full because of err, and returns err as an ErrNoSpace.
-func (b *bodies) setFull(err error, low bool) error {
+func (b *bodies) setFull(err error) error {
 	err = fmt.Errorf("%w: %w", ErrNoSpace, err)
-	b.full.Store(&fullDisk{err, time.Now(), low})
+	b.full.Store(&fullDisk{err, time.Now()})
 	return err
 }
 
-// measure makes the disk count as full while little space is free.
+// measure makes the disk count as full if little space is free.
 func (b *bodies) measure() {
-	err := b.checkSpace(0)
-	full := b.full.Load()
-	switch {
-	case err != nil:
-		_ = b.setFull(err, true)
-	case full != nil && full.low:
-		b.full.CompareAndSwap(full, nil)
+	if err := b.checkSpace(0); err != nil {
+		_ = b.setFull(err)
 	}
 }
 
@@ -194,7 +186,7 @@ func (b *bodies) append(bucket string, body []byte) (p location, err error) {
 	}
 	switch {
 	case isNoSpace(err):
-		err = b.setFull(err, false)
+		err = b.setFull(err)
 	case errors.Is(err, syscall.EFBIG):
 		err = fmt.Errorf("%w: %w", idempotency.ErrTooLarge, err)
 	}
