@@ -288,7 +288,7 @@ func TestFlushesOfBodiesAreShared(t *testing.T) {
 		write(fmt.Sprint(1 + i))
 	}
 	s := b.open[b.bucket(until)]
-	poll(t, "all bodies are written", func() bool { return s.written.Load() == 2+others })
+	eventually(t, "all bodies are written", func() bool { return s.written.Load() == 2+others })
 	close(release)
 	done.Wait()
 	if flushes != 2 {

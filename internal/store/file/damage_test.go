@@ -204,7 +204,7 @@ func TestDamagedTableAcceptsNewKeys(t *testing.T) {
 	overwrite(t, fs, table, content)
 	s, err := openIn(wallClock, fs, storePath, zap.NewNop())
 	must(t, err)
-	poll(t, "the filter is built", func() bool { return s.filter.current.Load() != nil }) // new keys read nothing
+	eventually(t, "the filter is built", func() bool { return s.filter.current.Load() != nil }) // new keys read nothing
 	if reason, _ := s.Impairment(); reason != "" || s.Damages() != 0 {
 		t.Errorf("damage before it was met: %q, %d", reason, s.Damages())
 	}
@@ -212,7 +212,7 @@ func TestDamagedTableAcceptsNewKeys(t *testing.T) {
 		keep(t, s, keys+i*each, keys+(i+1)*each)
 		flushTable(t, s)
 	}
-	poll(t, "damage is reported", func() bool { return s.Damages() > 0 })
+	eventually(t, "damage is reported", func() bool { return s.Damages() > 0 })
 	if reason, since := s.Impairment(); !strings.Contains(reason, table) || since.IsZero() {
 		t.Errorf("reason %q since %v; want one that names %s", reason, since, table)
 	}

@@ -150,7 +150,7 @@ func timeoutContext(t *testing.T, d time.Duration) context.Context {
 
 func awaitReady(t *testing.T, s *Store) {
 	t.Helper()
-	poll(t, "the store is ready", func() bool { return s.Ready(timeoutContext(t, time.Minute)) == nil })
+	eventually(t, "the store is ready", func() bool { return s.Ready(timeoutContext(t, time.Minute)) == nil })
 }
 
 // After any failure nothing is acknowledged until another database is open. That has everything that
@@ -180,7 +180,7 @@ func TestFailingDisk(t *testing.T) {
 				"ready":  func() error { return s.Ready(t.Context()) },
 			} {
 				if name == "tables" { // until the table fails, the log takes writes
-					poll(t, "the store fails", func() bool { return s.current().disk.hasFailed() })
+					eventually(t, "the store fails", func() bool { return s.current().disk.hasFailed() })
 				}
 				wantErr(t, write(), syscall.EIO, what)
 			}

@@ -13,7 +13,7 @@ import (
 
 func awaitFilter(t *testing.T, s *Store) *filterBits {
 	t.Helper()
-	poll(t, "the filter is built", func() bool { return s.filter.current.Load() != nil })
+	eventually(t, "the filter is built", func() bool { return s.filter.current.Load() != nil })
 	return s.filter.current.Load()
 }
 

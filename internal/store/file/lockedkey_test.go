@@ -23,7 +23,7 @@ func TestLockWaitAcrossDatabaseFailure(t *testing.T) {
 		_, err := ask(t.Context(), s, "a")
 		got <- err
 	}()
-	poll(t, "the operation waits", func() bool {
+	eventually(t, "the operation waits", func() bool {
 		shard := s.keys.shard(&k)
 		shard.mu.Lock()
 		defer shard.mu.Unlock()

@@ -14,12 +14,13 @@ import (
 	"go.uber.org/zap"
 	"go.uber.org/zap/zaptest"
 
+	"github.com/caddy-dedup/caddy-dedup/internal/deduptest"
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 	"github.com/caddy-dedup/caddy-dedup/internal/store/storetest"
 )
 
 // Shared by the tests of all stores and of the engine.
-var must, wantErr = storetest.Must, storetest.WantErr
+var must, wantErr, eventually = storetest.Must, storetest.WantErr, deduptest.Eventually
 
 // childVariable is an environment variable. If it names one of the children, the test binary runs
 // that child with the path of a store as its argument, and no tests.
@@ -144,16 +145,5 @@ func replaysAll(t *testing.T, s *Store, from, to int) {
 	t.Helper()
 	for i := from; i < to; i++ {
 		replays(t, s, fmt.Sprint(i), fmt.Sprint(i))
-	}
-}
-
-// poll returns when the condition is true.
-func poll(t *testing.T, what string, condition func() bool) {
-	t.Helper()
-	const timeout = time.Minute
-	for deadline := time.Now().Add(timeout); !condition(); time.Sleep(time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("it did not happen within %v: %s", timeout, what)
-		}
 	}
 }

@@ -118,7 +118,7 @@ func TestSettlementCancelledDuringBody(t *testing.T) {
 		}
 		go func() { settled <- s.Settle(t.Context(), key("a"), record, completeAs(largeText("A"))) }()
 		if !finished {
-			poll(t, "the next attempt has the key", func() bool { _, locked := s.keys.peek(key("a")); return locked })
+			eventually(t, "the next attempt has the key", func() bool { _, locked := s.keys.peek(key("a")); return locked })
 			close(release)
 		}
 		wantErr(t, <-settled, nil)
