@@ -214,8 +214,10 @@ func TestBodyThatCannotBeWritten(t *testing.T) {
 			if got, err := ask(t.Context(), s, "a"); err != nil || got.Verdict != idempotency.WaitForRun {
 				t.Errorf("%s: a duplicate: %v, %v", name, got.Verdict, err)
 			}
-			if _, err := ask(t.Context(), s, "new"); errors.Is(err, ErrNoSpace) != errors.Is(fault, syscall.ENOSPC) {
-				t.Errorf("%s: a new key after %v: %v", name, fault, err)
+			for what, err := range map[string]error{"a new key": storetest.ErrOf(ask(t.Context(), s, "new")), "ready": s.Ready(t.Context())} {
+				if errors.Is(err, ErrNoSpace) != errors.Is(fault, syscall.ENOSPC) {
+					t.Errorf("%s: %s after %v: %v", name, what, fault, err)
+				}
 			}
 			fs.set(nil)
 			close(released)
@@ -227,30 +229,6 @@ func TestBodyThatCannotBeWritten(t *testing.T) {
 			closeStore(t, s)
 		}
 	}
-}
-
-// A body for which there is no space leaves nothing behind, and the disk counts as full.
-func TestBodyWithoutRoomLeavesNothing(t *testing.T) {
-	path := newPath(t)
-	fs := newFaulty(vfs.Default)
-	s := openStore(t, fs, path)
-	record := claimed(t, s, claimOf("a"))
-	fs.set(func(op errorfs.Op) error {
-		if strings.Contains(op.Path, bodiesName) && op.Kind == errorfs.OpFileSyncData {
-			return syscall.ENOSPC
-		}
-		return nil
-	})
-	for range 3 {
-		wantErr(t, s.Settle(t.Context(), key("a"), record, completeAs(largeText("a"))), ErrNoSpace)
-	}
-	if left := segments(t, path); len(left) > 0 {
-		t.Errorf("the segments %q are left", left)
-	}
-	wantErr(t, s.Ready(t.Context()), ErrNoSpace)
-	fs.set(nil)
-	wantErr(t, s.Settle(t.Context(), key("a"), record, completeAs(largeText("a"))), nil)
-	closeStore(t, s)
 }
 
 // Each writer waits for a flush that started after its write, and writers share flushes.

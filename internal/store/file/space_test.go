@@ -86,40 +86,6 @@ func fill(t *testing.T, s *Store, body string) int {
 	}
 }
 
-// A store that has filled its disk opens after a restart, and accepts new keys when the kept responses
-// have expired.
-func TestStoreFillsDisk(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		fs := volumeOf(4 * maxReservedSpace)
-		s := openStore(t, fs, storePath)
-		body := string(make([]byte, 8<<20))
-		kept := fill(t, s, body)
-		if kept == 0 {
-			t.Fatal("no response was kept")
-		}
-		if usage, _ := fs.GetDiskUsage("/"); usage.AvailBytes < maxReservedSpace {
-			t.Errorf("%d bytes are free, want %d", usage.AvailBytes, maxReservedSpace)
-		}
-		for range 2 {
-			wantErr(t, storetest.ErrOf(ask(t.Context(), s, "new")), ErrNoSpace)
-			for i := range kept {
-				replays(t, s, fmt.Sprint(i), body)
-			}
-			closeStore(t, s)
-			s = openStore(t, fs, storePath)
-			fs.take(maxReservedSpace / 2)
-			time.Sleep(bodySweepInterval)
-			synctest.Wait()
-		}
-		fs.take(fs.size)
-		time.Sleep(time.Hour + bucketInterval + bodyLateness)
-		if got := fill(t, s, body); got < kept-1 {
-			t.Errorf("%d responses fit again, want %d", got, kept)
-		}
-		closeStore(t, s)
-	})
-}
-
 // Expired bodies are removed while the database cannot be opened, so a disk that is full of them
 // recovers by itself. The failed attempts to open leave no open file.
 func TestOpenOnADiskFullOfExpiredBodies(t *testing.T) {
