@@ -28,14 +28,9 @@ func delivery(n int) idempotency.Claim {
 
 // kept is a settlement that keeps a response with a body of so many bytes.
 func kept(size int) idempotency.Settlement {
-	return idempotency.Settlement{
-		State: idempotency.Complete, Counted: true, Retention: 24 * time.Hour,
-		Response: &idempotency.Response{
-			Status: 201,
-			Header: map[string][]string{"Content-Type": {"application/json"}},
-			Body:   []byte(strings.Repeat("x", size)),
-		},
-	}
+	s := complete(size)
+	s.Retention, s.Response.Header = 24*time.Hour, map[string][]string{"Content-Type": {"application/json"}}
+	return s
 }
 
 // deliver is the work of one first delivery.

@@ -11,24 +11,6 @@ import (
 	"github.com/caddy-dedup/caddy-dedup/internal/store/storetest"
 )
 
-func TestFullStoreRefusesNewKeys(t *testing.T) {
-	const limit, size = 1 << 20, 500
-	s := New(limit)
-	defer s.Close()
-	n := fill(t, s, 0, size)
-	if taken := s.taken(); taken < limit*3/4 || taken > limit*7/8 {
-		t.Errorf("new keys are refused when it takes %d bytes of %d", taken, limit)
-	}
-	if record, _, err := s.Lookup(t.Context(), claim(n).Key); record != nil || err != nil {
-		t.Errorf("the refused key: %+v, %v", record, err)
-	}
-	for i := range n {
-		if got, err := s.Claim(t.Context(), claim(i)); err != nil || len(got.Response.Body) != size {
-			t.Fatalf("key %d is not replayed: %+v, %v", i, got, err)
-		}
-	}
-}
-
 // There is room left for the responses of runs in flight. While one of them waits for more, no run
 // begins under a new key: it would wait as well.
 func TestNoNewKeyWhileAResponseWaits(t *testing.T) {
@@ -130,38 +112,41 @@ func TestLargeResponseDoesNotWait(t *testing.T) {
 	settle(t, s, record, claim(1), reduced)
 }
 
-// What has expired makes room, also before a sweep.
+// What has expired makes room before a sweep.
 func TestExpiredResponsesMakeRoom(t *testing.T) {
-	for name, sweeps := range map[string]bool{"before a sweep": false, "after a sweep": true} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				s := New(1 << 20)
-				defer s.Close()
-				first := fill(t, s, 10_000, 500) - 10_000
-				if !sweeps {
-					s.sweeper.Stop()
-				}
-				time.Sleep(time.Hour)
-				synctest.Wait()
-				if again := fill(t, s, 20_000, 500) - 20_000; again != first {
-					t.Errorf("%d keys fit at first, and %d after they have expired", first, again)
-				}
-			})
-		})
-	}
+	synctest.Test(t, func(t *testing.T) {
+		s := New(1 << 20)
+		defer s.Close()
+		first := fill(t, s, 10_000, 500) - 10_000
+		s.sweeper.Stop()
+		time.Sleep(time.Hour)
+		if again := fill(t, s, 20_000, 500) - 20_000; again != first {
+			t.Errorf("%d keys fit at first, and %d after they have expired", first, again)
+		}
+	})
 }
 
+// New keys are refused, and kept ones replayed, when seven eighths of the limit are taken.
 func TestSetLimit(t *testing.T) {
-	s := New(1 << 20)
+	const limit = 1 << 20
+	s := New(limit)
 	defer s.Close()
 	n := fill(t, s, 0, 500)
-	s.SetLimit(2 << 20)
+	if taken := s.taken(); taken < limit*3/4 || taken > limit*7/8 {
+		t.Errorf("new keys are refused when it takes %d bytes of %d", taken, limit)
+	}
+	s.SetLimit(2 * limit)
 	if more := fill(t, s, n, 500); more < 2*n*9/10 {
 		t.Errorf("%d keys fit into 1 MiB, and %d into 2 MiB", n, more)
 	}
-	s.SetLimit(1 << 20)
+	s.SetLimit(limit)
 	wantErr(t, storetest.ErrOf(s.Claim(t.Context(), claim(-1))), idempotency.ErrFull)
-	if got, err := s.Claim(t.Context(), claim(0)); err != nil || got.Verdict != idempotency.ReplayKept {
-		t.Errorf("a kept key: %v, %v", got.Verdict, err)
+	if record, _, err := s.Lookup(t.Context(), claim(-1).Key); record != nil || err != nil {
+		t.Errorf("the refused key: %+v, %v", record, err)
+	}
+	for i := range n {
+		if got, err := s.Claim(t.Context(), claim(i)); err != nil || len(got.Response.Body) != 500 {
+			t.Fatalf("key %d is not replayed: %+v, %v", i, got, err)
+		}
 	}
 }
