@@ -47,8 +47,10 @@ type pipes struct {
 	io.WriteCloser
 }
 
-// Asked are the arguments of an operation.
+// Asked is an operation with its arguments.
 type Asked struct {
+	Operation  string
+	Claim      idempotency.Claim
 	Key        idempotency.Key
 	Token      string
 	Change     idempotency.Change
@@ -66,48 +68,33 @@ type Answered struct {
 	Changed  *idempotency.ChangedError
 }
 
-func (a *Answered) with(err error) error {
+// remote has the operations of a store, as net/rpc calls them.
+type remote struct{ store *Store }
+
+func (r remote) Do(q Asked, a *Answered) (err error) {
+	ctx := context.Background()
+	switch q.Operation {
+	case "claim":
+		a.Claimed, err = r.store.Claim(ctx, q.Claim)
+	case "renew":
+		err = r.store.Renew(ctx, q.Claim)
+	case "settle":
+		err = r.store.Settle(ctx, q.Key, q.Record, q.Settlement)
+	case "lookup":
+		a.Record, _, err = r.store.Lookup(ctx, q.Key)
+	case "response":
+		a.Response, err = r.store.Response(ctx, q.Key, q.Token)
+	case "change":
+		a.Record, err = r.store.Change(ctx, q.Key, q.Change)
+	case "forget":
+		err = r.store.Forget(ctx, q.Key, q.Pre)
+	}
 	if changed, ok := errors.AsType[idempotency.ChangedError](err); ok {
 		a.Changed = &changed
 	} else if err != nil {
 		a.Err = err.Error()
 	}
 	return nil
-}
-
-// remote has the operations of a store, as net/rpc calls them.
-type remote struct{ store *Store }
-
-func (r remote) Claim(c idempotency.Claim, a *Answered) (err error) {
-	a.Claimed, err = r.store.Claim(context.Background(), c)
-	return a.with(err)
-}
-
-func (r remote) Renew(c idempotency.Claim, a *Answered) error {
-	return a.with(r.store.Renew(context.Background(), c))
-}
-
-func (r remote) Settle(q Asked, a *Answered) error {
-	return a.with(r.store.Settle(context.Background(), q.Key, q.Record, q.Settlement))
-}
-
-func (r remote) Lookup(q Asked, a *Answered) (err error) {
-	a.Record, _, err = r.store.Lookup(context.Background(), q.Key)
-	return a.with(err)
-}
-
-func (r remote) Response(q Asked, a *Answered) (err error) {
-	a.Response, err = r.store.Response(context.Background(), q.Key, q.Token)
-	return a.with(err)
-}
-
-func (r remote) Change(q Asked, a *Answered) (err error) {
-	a.Record, err = r.store.Change(context.Background(), q.Key, q.Change)
-	return a.with(err)
-}
-
-func (r remote) Forget(q Asked, a *Answered) error {
-	return a.with(r.store.Forget(context.Background(), q.Key, q.Pre))
 }
 
 // served is the store of another process.
@@ -121,8 +108,8 @@ var errKilled = errors.New("the process was killed")
 // ruleErrors are the errors that a rule of the store decides, as opposed to failures.
 var ruleErrors = []error{idempotency.ErrGone, idempotency.ErrFenced, idempotency.ErrInFlight, idempotency.ErrComplete}
 
-func (s served) ask(operation string, q any) (a Answered, err error) {
-	err = s.client.Call("Store."+operation, q, &a)
+func (s served) ask(q Asked) (a Answered, err error) {
+	err = s.client.Call("Store.Do", q, &a)
 	switch at := slices.IndexFunc(ruleErrors, func(rule error) bool { return rule.Error() == a.Err }); {
 	case errors.As(err, new(rpc.ServerError)):
 	case err != nil: // an operation without an answer is in doubt
@@ -139,35 +126,35 @@ func (s served) ask(operation string, q any) (a Answered, err error) {
 
 // Claim implements [idempotency.Store], as do the others.
 func (s served) Claim(_ context.Context, c idempotency.Claim) (idempotency.Claimed, error) {
-	a, err := s.ask("Claim", c)
+	a, err := s.ask(Asked{Operation: "claim", Claim: c})
 	return a.Claimed, err
 }
 
 func (s served) Renew(_ context.Context, c idempotency.Claim) error {
-	return storetest.ErrOf(s.ask("Renew", c))
+	return storetest.ErrOf(s.ask(Asked{Operation: "renew", Claim: c}))
 }
 
 func (s served) Settle(_ context.Context, key idempotency.Key, claimed *idempotency.Record, settlement idempotency.Settlement) error {
-	return storetest.ErrOf(s.ask("Settle", Asked{Key: key, Record: claimed, Settlement: settlement}))
+	return storetest.ErrOf(s.ask(Asked{Operation: "settle", Key: key, Record: claimed, Settlement: settlement}))
 }
 
 func (s served) Lookup(_ context.Context, key idempotency.Key) (*idempotency.Record, time.Time, error) {
-	a, err := s.ask("Lookup", Asked{Key: key})
+	a, err := s.ask(Asked{Operation: "lookup", Key: key})
 	return a.Record, time.Time{}, err
 }
 
 func (s served) Response(_ context.Context, key idempotency.Key, token string) (*idempotency.Response, error) {
-	a, err := s.ask("Response", Asked{Key: key, Token: token})
+	a, err := s.ask(Asked{Operation: "response", Key: key, Token: token})
 	return a.Response, err
 }
 
 func (s served) Change(_ context.Context, key idempotency.Key, c idempotency.Change) (*idempotency.Record, error) {
-	a, err := s.ask("Change", Asked{Key: key, Change: c})
+	a, err := s.ask(Asked{Operation: "change", Key: key, Change: c})
 	return a.Record, err
 }
 
 func (s served) Forget(_ context.Context, key idempotency.Key, pre idempotency.Precondition) error {
-	return storetest.ErrOf(s.ask("Forget", Asked{Key: key, Pre: pre}))
+	return storetest.ErrOf(s.ask(Asked{Operation: "forget", Key: key, Pre: pre}))
 }
 
 // A process that is repeatedly killed (SIGKILL) loses nothing that it has acknowledged, except claims
