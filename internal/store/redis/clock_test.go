@@ -5,8 +5,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	goredis "github.com/redis/go-redis/v9"
-
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
 
@@ -39,7 +37,7 @@ func TestServerClockJumps(t *testing.T) {
 	}
 	for name, jump := range map[string]time.Duration{"ahead": time.Hour, "behind": -time.Hour} {
 		// Moving the estimate one way is like setting the server's clock the other way.
-		estimate := &s.pipes.to(target{node: s.client.(*goredis.Client)}).clock.ahead
+		estimate := &s.pipe().clock.ahead
 		estimate.Add(-jump.Milliseconds())
 		want := 1
 		if jump > 0 {
@@ -115,7 +113,7 @@ func TestLookupTellsTheTime(t *testing.T) {
 	_, s := start(t)
 	c := claimOf("a", "token")
 	record := mustClaim(t, s, c, idempotency.Proceed).Record
-	s.pipes.to(target{node: s.client.(*goredis.Client)}).clock.ahead.Add(-time.Minute.Milliseconds())
+	s.pipe().clock.ahead.Add(-time.Minute.Milliseconds())
 	_, now, err := s.Lookup(ctx, c.Key)
 	must(t, err)
 	settlement := kept(small)

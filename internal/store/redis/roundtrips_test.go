@@ -32,6 +32,7 @@ func (h *trips) ProcessPipelineHook(next goredis.ProcessPipelineHook) goredis.Pr
 
 func TestRoundTrips(t *testing.T) {
 	server, s := start(t)
+	defer s.Subscribe(func(idempotency.Key) {})()
 	for _, warm := range []string{"warm", "warmer"} { // the connection is made, and the time and the scripts are known
 		c := claimOf(warm, warm)
 		c.Waits = true
@@ -100,5 +101,6 @@ func TestRoundTrips(t *testing.T) {
 		storetest.Equal(t, count.n.Load()-tripsBefore, step.trips, "round trips", step.what)
 		storetest.Equal(t, callsAfter["evalsha"]-callsBefore["evalsha"], step.evalshas, "EVALSHA", step.what)
 		storetest.Equal(t, callsAfter["eval"]-callsBefore["eval"], 0, "EVAL", step.what)
+		storetest.Equal(t, callsAfter["publish"]-callsBefore["publish"], 0, "PUBLISH, for runs without waiting requests", step.what)
 	}
 }
