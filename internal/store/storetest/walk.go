@@ -98,17 +98,9 @@ func NewWalk(name string, seed uint64, keys, body int) *Walk {
 	return w
 }
 
-// UnavailableError is the error if an operation of the store failed.
-type UnavailableError struct{ Err error }
-
-// Error implements error.
-func (e *UnavailableError) Error() string { return "the store is unavailable: " + e.Err.Error() }
-
-// Unwrap returns the reason.
-func (e *UnavailableError) Unwrap() error { return e.Err }
-
-// Operate makes one operation. After an [*UnavailableError], it is unknown whether the store has executed
-// the operation, until [Walk.Check] finds out. Any other error says how the store contradicts the model.
+// Operate makes one operation. After an error of the store, which the returned one wraps, it is unknown whether the
+// store has executed the operation, until [Walk.Check] finds out. Any other error says how the store contradicts the
+// model.
 func (w *Walk) Operate(ctx context.Context, store idempotency.Store) error {
 	k := w.anyKey()
 	if err := w.operate(ctx, store, k); err != nil {
@@ -163,7 +155,7 @@ func (w *Walk) operate(ctx context.Context, store idempotency.Store, k idempoten
 func (w *Walk) compare(ctx context.Context, store idempotency.Store, k idempotency.Key) error {
 	record, _, err := store.Lookup(ctx, k)
 	if err != nil {
-		return &UnavailableError{err}
+		return err
 	}
 	if err := w.agree("lookup", record, w.model.lookup(k)); err != nil {
 		return err
@@ -171,7 +163,7 @@ func (w *Walk) compare(ctx context.Context, store idempotency.Store, k idempoten
 	for _, o := range w.owners[k] {
 		response, err := store.Response(ctx, k, o.claim.Token)
 		if err != nil {
-			return &UnavailableError{err}
+			return err
 		}
 		if d := responseDifference(response, w.model.response(k, o.claim.Token)); d != "" {
 			return fmt.Errorf("response of %s: %s", o.claim.Token, d)
@@ -186,7 +178,7 @@ func (w *Walk) checkResult(what string, k idempotency.Key, got error, apply func
 	if got != nil && !errors.Is(got, idempotency.ErrGone) && !errors.Is(got, idempotency.ErrFenced) &&
 		!errors.Is(got, idempotency.ErrInFlight) && !errors.Is(got, idempotency.ErrComplete) && !changed {
 		w.doubt = &doubt{k, func() { _ = apply() }}
-		return &UnavailableError{fmt.Errorf("%s: %w", what, got)}
+		return fmt.Errorf("%s: %w", what, got)
 	}
 	if want := apply(); !errors.Is(got, want) {
 		return fmt.Errorf("%s: %w, want %w", what, got, want)
