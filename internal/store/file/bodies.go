@@ -88,7 +88,7 @@ type bodyWrite struct {
 	err      error
 }
 
-// status returns ErrNoSpace if the disk was nearly full, or had no space for a body, within fullTimeout.
+// status returns errNoSpace if the disk was nearly full, or had no space for a body, within fullTimeout.
 // pebble may not have noticed, because its log is preallocated.
 func (b *bodies) status() error {
 	if full := b.full.Load(); full != nil && time.Since(full.since) < fullTimeout {
@@ -97,9 +97,9 @@ func (b *bodies) status() error {
 	return nil
 }
 
-// setFull makes the disk count as full because of err, and returns err as an ErrNoSpace.
+// setFull makes the disk count as full because of err, and returns err as an errNoSpace.
 func (b *bodies) setFull(err error) error {
-	err = fmt.Errorf("%w: %w", ErrNoSpace, err)
+	err = fmt.Errorf("%w: %w", errNoSpace, err)
 	b.full.Store(&fullDisk{err, time.Now()})
 	return err
 }

@@ -207,7 +207,7 @@ func TestBodyThatCannotBeWritten(t *testing.T) {
 					ctx = timeoutContext(t, time.Millisecond)
 				}
 				err := s.Settle(ctx, key("a"), record, completeAs(largeText("a")))
-				if !errors.Is(err, fault) || errors.Is(fault, syscall.ENOSPC) != errors.Is(err, ErrNoSpace) {
+				if !errors.Is(err, fault) || errors.Is(fault, syscall.ENOSPC) != errors.Is(err, errNoSpace) {
 					t.Errorf("%s: %v, want %v", name, err, fault)
 				}
 			}
@@ -215,7 +215,7 @@ func TestBodyThatCannotBeWritten(t *testing.T) {
 				t.Errorf("%s: a duplicate: %v, %v", name, got.Verdict, err)
 			}
 			for what, err := range map[string]error{"a new key": storetest.ErrOf(ask(t.Context(), s, "new")), "ready": s.Ready(t.Context())} {
-				if errors.Is(err, ErrNoSpace) != errors.Is(fault, syscall.ENOSPC) {
+				if errors.Is(err, errNoSpace) != errors.Is(fault, syscall.ENOSPC) {
 					t.Errorf("%s: %s after %v: %v", name, what, fault, err)
 				}
 			}
@@ -293,7 +293,7 @@ func TestFileSizeLimit(t *testing.T) {
 		t.Errorf("%d segments", n)
 	}
 	record := claimed(t, s, claimOf("too large"))
-	if err := s.Settle(t.Context(), key("too large"), record, completeAs(strings.Repeat(body, 3))); !errors.Is(err, idempotency.ErrTooLarge) || errors.Is(err, ErrNoSpace) {
+	if err := s.Settle(t.Context(), key("too large"), record, completeAs(strings.Repeat(body, 3))); !errors.Is(err, idempotency.ErrTooLarge) || errors.Is(err, errNoSpace) {
 		t.Errorf("a body larger than a file: %v, want ErrTooLarge", err)
 	}
 	wantErr(t, s.Ready(t.Context()), nil)

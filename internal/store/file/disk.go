@@ -15,8 +15,8 @@ import (
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
 
-// ErrNoSpace means that the disk has no space for a write. What is stored can still be read.
-var ErrNoSpace error = &idempotency.RefusedError{Err: errors.New("no space left for the store")}
+// errNoSpace means that the disk has no space for a write. What is stored can still be read.
+var errNoSpace error = &idempotency.RefusedError{Err: errors.New("no space left for the store")}
 
 var errAbandoned = errors.New("the database was abandoned")
 
@@ -73,7 +73,7 @@ func (d *disk) status() error {
 	case d.failure != nil:
 		return d.failure
 	case d.full != nil:
-		return fmt.Errorf("%w: %w", ErrNoSpace, d.full)
+		return fmt.Errorf("%w: %w", errNoSpace, d.full)
 	default:
 		return nil
 	}

@@ -223,15 +223,15 @@ func TestFullDisk(t *testing.T) {
 			t.Fatalf("the first claim: %+v, %v; want it in doubt", doubtful, err)
 		}
 		for _, c := range []idempotency.Claim{claimOf("refused"), holding("refused")} {
-			if got, err := s.Claim(t.Context(), c); !errors.Is(err, ErrNoSpace) || !errors.As(err, new(*idempotency.RefusedError)) || got.Record != nil {
-				t.Errorf("a claim: %+v, %v; want ErrNoSpace, refused and no doubt", got, err)
+			if got, err := s.Claim(t.Context(), c); !errors.Is(err, errNoSpace) || !errors.As(err, new(*idempotency.RefusedError)) || got.Record != nil {
+				t.Errorf("a claim: %+v, %v; want errNoSpace, refused and no doubt", got, err)
 			}
 		}
 		for _, settlement := range []idempotency.Settlement{completeAs("running"), completeAs(largeText("running"))} {
-			wantErr(t, s.Settle(t.Context(), key("running"), running, settlement), ErrNoSpace)
+			wantErr(t, s.Settle(t.Context(), key("running"), running, settlement), errNoSpace)
 		}
 		wantErr(t, s.Renew(t.Context(), claimOf("running")), nil)
-		wantErr(t, s.Ready(t.Context()), ErrNoSpace)
+		wantErr(t, s.Ready(t.Context()), errNoSpace)
 		replaysAll(t, s, 0, 50)
 		fs.set(nil)
 		awaitReady(t, s)

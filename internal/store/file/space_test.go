@@ -77,7 +77,7 @@ func fill(t *testing.T, s *Store, body string) int {
 	t.Helper()
 	for i := 0; ; i++ {
 		err := keepAs(t.Context(), s, fmt.Sprint(i), completeAs(body))
-		if errors.Is(err, ErrNoSpace) {
+		if errors.Is(err, errNoSpace) {
 			return i
 		}
 		if err != nil || i == 1e6 {
@@ -162,7 +162,7 @@ func TestNewKeysLeaveSpaceForRuns(t *testing.T) {
 		fs.take(maxReservedSpace + 1<<20)
 		for i := 0; ; i++ {
 			err := keepAs(t.Context(), s, fmt.Sprint(i), completeAs(body))
-			if errors.Is(err, ErrNoSpace) {
+			if errors.Is(err, errNoSpace) {
 				break
 			}
 			if err != nil || i > 1000 {
@@ -197,7 +197,7 @@ func TestSmallVolume(t *testing.T) {
 			time.Sleep(bodySweepInterval)
 			synctest.Wait()
 			want := fmt.Sprintf("%d MiB are free, of which the store leaves %d", size>>23, size>>22)
-			if _, err := ask(t.Context(), s, "new"); !errors.Is(err, ErrNoSpace) || !strings.Contains(err.Error(), want) {
+			if _, err := ask(t.Context(), s, "new"); !errors.Is(err, errNoSpace) || !strings.Contains(err.Error(), want) {
 				t.Errorf("a new key: %v, want %q", err, want)
 			}
 			closeStore(t, s)
