@@ -8,39 +8,32 @@ import (
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
 
-// checkSettled checks the record of a key after a settlement, and returns it.
-func (f *fixture) checkSettled(k idempotency.Key, claimed *idempotency.Record, s idempotency.Settlement, before, after time.Time) *idempotency.Record {
-	f.Helper()
-	got := f.lookup(k)
-	if got.Ended.IsZero() {
-		f.Errorf("a record that is %s does not say when it ended", s.State)
-	}
-	f.between("the record's end", got.Expires, before.Add(s.Retention), after.Add(s.Retention))
-	want := *claimed
-	want.State, want.Ended, want.LeaseUntil, want.Expires = s.State, got.Ended, time.Time{}, got.Expires
-	want.PrevToken = ""
-	if s.Response != nil {
-		want.Status = s.Response.Status
-	}
-	if !s.Counted {
-		want.Attempt--
-	}
-	f.sameRecord("settled as "+string(s.State), got, &want)
-	return got
-}
-
 func settledKeys(f *fixture) {
 	for i, s := range []idempotency.Settlement{release(true, "busy"), release(false, "busy"), hold(), complete("kept")} {
 		k := key(fmt.Sprint(i))
 		claimed := f.claim(f.newClaim(k), idempotency.Proceed)
 		before := f.now()
 		f.settle(k, claimed.Record, s)
-		settled := f.checkSettled(k, claimed.Record, s, before, f.now())
+		settled, after := f.lookup(k), f.now()
+		if settled.Ended.IsZero() {
+			f.Errorf("a record that is %s does not say when it ended", s.State)
+		}
+		f.between("the record's end", settled.Expires, before.Add(s.Retention), after.Add(s.Retention))
+		want := *claimed.Record
+		want.State, want.Ended, want.LeaseUntil, want.Expires = s.State, settled.Ended, time.Time{}, settled.Expires
+		want.PrevToken = ""
+		if s.Response != nil {
+			want.Status = s.Response.Status
+		}
+		if !s.Counted {
+			want.Attempt--
+		}
+		f.sameRecord("settled as "+string(s.State), settled, &want)
 		f.sameResponse("by its token", f.response(k, claimed.Record.Token), s.Response)
+		if s.State != idempotency.Complete {
+			continue
+		}
 		for _, store := range []idempotency.Store{f.store, f.peer} {
-			if s.State != idempotency.Complete {
-				continue
-			}
 			replayed := f.claimAt(store, f.newClaim(k), idempotency.ReplayKept)
 			f.sameRecord("the replay's record", replayed.Record, settled)
 			f.sameResponse("the replay", replayed.Response, s.Response)
