@@ -37,6 +37,7 @@ func lapses(t *testing.T, s *Store, c idempotency.Claim) *idempotency.Record {
 
 func ends(settlement idempotency.Settlement) act {
 	return func(t *testing.T, s *Store, c idempotency.Claim) *idempotency.Record {
+		t.Helper()
 		mustSettle(t, s, c, mustClaim(t, s, c, idempotency.Proceed).Record, settlement)
 		return nil
 	}

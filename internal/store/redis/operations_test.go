@@ -35,7 +35,7 @@ func claimed(t *testing.T, s *Store, c idempotency.Claim) *idempotency.Record {
 func settledAs(settlement idempotency.Settlement) func(*testing.T, *Store, idempotency.Claim) *idempotency.Record {
 	return func(t *testing.T, s *Store, c idempotency.Claim) *idempotency.Record {
 		c = withToken(c, "before")
-		mustSettle(t, s, c, mustClaim(t, s, c, idempotency.Proceed).Record, settlement)
+		ends(settlement)(t, s, c)
 		return mustFind(t, s, c.Key)
 	}
 }

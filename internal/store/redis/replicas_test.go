@@ -74,7 +74,7 @@ func TestWaitReplicas(t *testing.T) {
 	// A settlement that keeps no response does not wait.
 	waits := s.waitingFlushes()
 	d := claimOf("released", "token")
-	mustSettle(t, s, d, mustClaim(t, s, d, idempotency.Proceed).Record, released())
+	ends(released())(t, s, d)
 	if s.waitingFlushes() != waits {
 		t.Error("a released run waited for replicas")
 	}
