@@ -12,9 +12,8 @@ import (
 
 func slotOf(name string) int { return redistest.Slot(named.record(keyOf(name))) }
 
-// namesOn makes new names whose keys are on one master of a new cluster with so many masters.
-func namesOn(master, masters int, prefix string) func() string {
-	first, end := master*redistest.Slots/masters, (master+1)*redistest.Slots/masters
+// namesIn makes new names whose keys are in slots from first on, before end.
+func namesIn(first, end int, prefix string) func() string {
 	next := counting(prefix)
 	return func() string {
 		for {
@@ -24,6 +23,11 @@ func namesOn(master, masters int, prefix string) func() string {
 			}
 		}
 	}
+}
+
+// namesOn makes new names whose keys are on one master of a new cluster with so many masters.
+func namesOn(master, masters int, prefix string) func() string {
+	return namesIn(master*redistest.Slots/masters, (master+1)*redistest.Slots/masters, prefix)
 }
 
 func TestCluster(t *testing.T) {
