@@ -78,9 +78,9 @@ func TestAccessRulesOfThePage(t *testing.T) {
 func TestAccessRules(t *testing.T) {
 	server := redistest.Start(t)
 	username, password := allowed(server)
-	s := closeAtEnd(t, openWith(t, Options{
+	s := openWith(t, Options{
 		Addresses: []string{server.Addr}, Username: username, Password: password, Timeout: busyTimeout,
-	}))
+	})
 	useAll(t, s)
 	storetest.Equal[any](t, command(t, server, "DBSIZE"), int64(0), "keys left")
 
@@ -96,7 +96,7 @@ func TestUnixSocketAndDatabase(t *testing.T) {
 	o, err := ParseURL(fmt.Sprintf("unix://%s?db=3", server.Socket))
 	must(t, err)
 	o.Timeout = busyTimeout
-	s := closeAtEnd(t, openWith(t, o))
+	s := openWith(t, o)
 	mustClaim(t, s, claimOf("a", "token"), idempotency.Proceed)
 	if keyspace := command(t, server, "INFO", "keyspace").(string); !strings.Contains(keyspace, "db3:keys=1") {
 		t.Errorf("the record is not in database 3: %s", keyspace)
@@ -126,9 +126,9 @@ func TestTLSOfRedis(t *testing.T) {
 		"without a certificate of it": {&tls.Config{RootCAs: roots}, server.Addr}, // the error depends on timing
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := closeAtEnd(t, openWith(t, Options{
+			s := openWith(t, Options{
 				Addresses: []string{server.Addr}, TLS: always(test.config), Username: username, Password: password, Timeout: busyTimeout,
-			}))
+			})
 			if test.want == "" {
 				useAll(t, s)
 			} else if claimed, err := s.Claim(ctx, claimOf("a", "token")); err == nil || !strings.Contains(err.Error(), test.want) || claimed.Record != nil {
@@ -140,7 +140,7 @@ func TestTLSOfRedis(t *testing.T) {
 		"the server": {Addresses: []string{server.Addr}},
 		"the store":  {Addresses: []string{redistest.Start(t).Addr}, TLS: always(known)},
 	} {
-		s := closeAtEnd(t, openWith(t, o))
+		s := openWith(t, o)
 		eventually(t, "the error of a claim says that only "+name+" has TLS", func() bool {
 			err := storetest.ErrOf(s.Claim(ctx, claimOf("a", "token")))
 			return err != nil && strings.Contains(err.Error(), "TLS")
@@ -179,13 +179,13 @@ func TestSentinelUsers(t *testing.T) {
 		SentinelUsername: "watcher", SentinelPassword: "s3ntinel",
 		Username: username, Password: password, Timeout: busyTimeout, WaitReplicas: 1,
 	}
-	s := closeAtEnd(t, openWith(t, o))
+	s := openWith(t, o)
 	useAll(t, s)
 	storetest.Equal(t, s.Unreplicated(), 0, "responses were answered without their replica")
 
 	for _, wrong := range []struct{ username, password string }{{"", ""}, {"watcher", "wr0ng"}, {"", "wr0ng"}} {
 		o.SentinelUsername, o.SentinelPassword = wrong.username, wrong.password
-		s := closeAtEnd(t, openWith(t, o))
+		s := openWith(t, o)
 		_, err := s.Claim(ctx, claimOf("a", "token"))
 		if err == nil || !strings.Contains(err.Error(), "sentinel_password") {
 			t.Errorf("with %q: %v; want the setting that is wrong", wrong, err)

@@ -94,10 +94,10 @@ func TestLargeResponsesOverASlowLink(t *testing.T) {
 	inBubble(t, func(t *testing.T, server fake) {
 		const bodies, size, timeout = 8, 1 << 20, 300 * time.Millisecond
 		turn := make(chan struct{}, 1)
-		s := closeAtEnd(t, openWith(t, Options{Addresses: []string{"pipe:1"}, Timeout: timeout, dial: func(ctx context.Context, network, address string) (net.Conn, error) {
+		s := openWith(t, Options{Addresses: []string{"pipe:1"}, Timeout: timeout, dial: func(ctx context.Context, network, address string) (net.Conn, error) {
 			conn, err := dialMini(server.Miniredis)(ctx, network, address)
 			return slowly(conn, 400*time.Microsecond, turn), err // 2.5 MB/s
-		}}))
+		}})
 		records := claimMany(t, s, "", bodies)
 		each := func(do func(ctx context.Context, n int, key idempotency.Key) error) {
 			var all sync.WaitGroup
@@ -186,7 +186,7 @@ func TestBodyThatTheServerNeverTakes(t *testing.T) {
 // Redis closes the connection of a client that announces a larger value than it takes.
 func TestServerWithALimitForOneValue(t *testing.T) {
 	server := redistest.Start(t, "--proto-max-bulk-len", "1mb")
-	s := closeAtEnd(t, openAt(t, server.Addr))
+	s := openAt(t, server.Addr)
 	c := claimOf("a", "token")
 	record := mustClaim(t, s, c, idempotency.Proceed).Record
 	var err error
@@ -256,7 +256,7 @@ func TestBodiesTakeTurns(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				s := openWith(t, c.options)
+				s := must1(Open(c.options))
 				moving, done := 0, make(chan struct{})
 				var mu sync.Mutex
 				for range 20 {
@@ -316,7 +316,7 @@ func TestBodiesFollowTheSmallCommands(t *testing.T) {
 	t.Parallel()
 	named, actual := redistest.Start(t), redistest.Start(t)
 	sentinels := redistest.StartSentinels(t, named, 0, 1)
-	s := closeAtEnd(t, openWith(t, Options{Addresses: []string{sentinels[0].Addr}, Sentinel: redistest.MasterName, Timeout: busyTimeout}))
+	s := openWith(t, Options{Addresses: []string{sentinels[0].Addr}, Sentinel: redistest.MasterName, Timeout: busyTimeout})
 	mustClaim(t, s, claimOf("a", "token"), idempotency.Proceed)
 	must(t, s.setBody(ctx, redirect{}, "before", make([]byte, large)))
 	eventually(t, "no connection of small commands is being made any more, which follows the sentinel", func() bool {

@@ -97,7 +97,7 @@ func TestBodyBehindWhichEachConnectionIsClosed(t *testing.T) {
 // What is known of servers and of failed bodies is bounded. A server with a body that moves stays.
 func TestBodiesForgetWhatIsOld(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := openWith(t, Options{Addresses: []string{"a:1", "b:1"}, Cluster: true})
+		s := must1(Open(Options{Addresses: []string{"a:1", "b:1"}, Cluster: true}))
 		b := s.bodies
 		must(t, b.node("a:1").writes.Acquire(ctx, 1))
 		b.node("b:1")
@@ -119,7 +119,7 @@ func TestBodiesForgetWhatIsOld(t *testing.T) {
 
 // Each of many addresses has the time for a round trip.
 func TestDialManyAddresses(t *testing.T) {
-	s := closeAtEnd(t, openWith(t, Options{Addresses: []string{"redis.test:6379"}}))
+	s := openWith(t, Options{Addresses: []string{"redis.test:6379"}})
 	addresses := make([]string, 30)
 	for n := range addresses {
 		addresses[n] = fmt.Sprint("127.0.0.", n+1)

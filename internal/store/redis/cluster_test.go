@@ -56,7 +56,7 @@ func TestCluster(t *testing.T) {
 
 // testClusterList has a cursor from before the masters changed. The conformance suite lists the rest.
 func testClusterList(t *testing.T, _ *redistest.Cluster, o Options) {
-	s := closeAtEnd(t, openWith(t, o))
+	s := openWith(t, o)
 	for i := range 30 {
 		mustClaim(t, s, claimOf(fmt.Sprint(i), "token"), idempotency.Proceed)
 	}
@@ -73,7 +73,7 @@ func testClusterList(t *testing.T, _ *redistest.Cluster, o Options) {
 }
 
 func testClusterScripts(t *testing.T, cluster *redistest.Cluster, o Options) {
-	s := closeAtEnd(t, openWith(t, o))
+	s := openWith(t, o)
 	useAll(t, s, func() { cluster.Do("SCRIPT", "FLUSH") })
 	for _, master := range cluster.Masters {
 		if n := master.Do("DBSIZE"); n != int64(0) {
@@ -85,7 +85,7 @@ func testClusterScripts(t *testing.T, cluster *redistest.Cluster, o Options) {
 // testHungMaster pauses the master that the store is configured with. The keys of the others are not affected, and their
 // large responses neither.
 func testHungMaster(t *testing.T, cluster *redistest.Cluster, o Options) {
-	s := closeAtEnd(t, openWith(t, o))
+	s := openWith(t, o)
 	for master := range cluster.Masters {
 		mustClaim(t, s, claimOf(namesOn(master, 3, "warm")(), "token"), idempotency.Proceed)
 	}
@@ -126,7 +126,7 @@ func testWrongKinds(t *testing.T, cluster *redistest.Cluster) {
 		"another master's name": {`no sentinel knows a master with the name "other"`, Options{Addresses: []string{sentinel.Addr}, Sentinel: "other"}},
 	} {
 		test.o.Timeout = busyTimeout
-		s := closeAtEnd(t, openWith(t, test.o))
+		s := openWith(t, test.o)
 		// of a slot that is not the first master's
 		claimed, err := s.Claim(ctx, claimOf(namesOn(2, 3, name)(), "token"))
 		if err == nil || !strings.Contains(err.Error(), test.want) || !strings.Contains(err.Error(), test.o.Addresses[0]) || claimed.Record != nil {

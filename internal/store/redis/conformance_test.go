@@ -61,11 +61,7 @@ func TestConformanceMiniredis(t *testing.T) {
 // openMini opens a store over a pipe to a server in this process: sockets do not work
 // in a bubble.
 func openMini(server *miniredis.Miniredis) *Store {
-	s, err := Open(Options{Addresses: []string{"pipe:1"}, dial: dialMini(server)})
-	if err != nil {
-		panic(err)
-	}
-	return s
+	return must1(Open(Options{Addresses: []string{"pipe:1"}, dial: dialMini(server)}))
 }
 
 func dialMini(server *miniredis.Miniredis) dialFunc {
@@ -82,14 +78,13 @@ func dialMini(server *miniredis.Miniredis) dialFunc {
 func conform(t *testing.T, o Options) {
 	next := counting("conformance")
 	o.Timeout = busyTimeout
-	open := func(o Options) idempotency.Store { return openWith(t, o) }
 	storetest.Run(t, func(*testing.T) idempotency.Store {
 		o := o
 		o.Prefix = strings.ReplaceAll(next(), " ", ":") + ":"
-		return open(o)
+		return must1(Open(o))
 	}, storetest.Options{
 		Parallel: true, Damage: damage, LongPages: true,
-		Peer: func(_ *testing.T, s idempotency.Store) idempotency.Store { return open(s.(*Store).options) },
+		Peer: func(_ *testing.T, s idempotency.Store) idempotency.Store { return must1(Open(s.(*Store).options)) },
 	})
 }
 

@@ -34,7 +34,7 @@ func TestReplica(t *testing.T) {
 			l := linkTo(t, replica)
 			l.tls = test.tls
 			core, logs := observer.New(zap.ErrorLevel)
-			s := closeAtEnd(t, openWith(t, Options{Addresses: []string{replica.Addr}, Timeout: busyTimeout, dial: l.dial, Logger: zap.New(core)}))
+			s := openWith(t, Options{Addresses: []string{replica.Addr}, Timeout: busyTimeout, dial: l.dial, Logger: zap.New(core)})
 			refused := func(inDoubt bool) {
 				t.Helper()
 				claimed, err := s.Claim(ctx, claimOf("refused", "token"))

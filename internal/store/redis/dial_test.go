@@ -39,7 +39,7 @@ func TestWhatADialWaitsFor(t *testing.T) {
 			if o.Addresses == nil {
 				o.Addresses = []string{silent}
 			}
-			s := closeAtEnd(t, openWith(t, o))
+			s := openWith(t, o)
 			s.dialer.resolver = &net.Resolver{PreferGo: true, Dial: func(context.Context, string, string) (net.Conn, error) {
 				return net.Dial("udp", nameServer.LocalAddr().String())
 			}}
@@ -79,7 +79,7 @@ func TestSlowLink(t *testing.T) {
 				l := &link{dialServer: dialMini(server.Miniredis), dialed: func() { time.Sleep(roundTrip) }} // SYN and its reply
 				t.Cleanup(l.cut)
 				l.delay.Store(int64(roundTrip))
-				s := closeAtEnd(t, openWith(t, Options{Addresses: []string{"pipe:1"}, dial: l.dial}))
+				s := openWith(t, Options{Addresses: []string{"pipe:1"}, dial: l.dial})
 				// The dial, its first reply and the time take three round trips. Two callers give up
 				// meanwhile, the second one perhaps.
 				err := use(s)
@@ -109,7 +109,7 @@ func TestNameWithSilentAddresses(t *testing.T) {
 	for _, silent := range [][]string{{"::1"}, {"127.0.0.2"}, {"::1", "127.0.0.2"}} {
 		t.Run(strings.Join(silent, " "), func(t *testing.T) {
 			t.Parallel()
-			s := closeAtEnd(t, openWith(t, Options{Addresses: []string{net.JoinHostPort("redis.test", port)}, Timeout: 3 * time.Second}))
+			s := openWith(t, Options{Addresses: []string{net.JoinHostPort("redis.test", port)}, Timeout: 3 * time.Second})
 			s.dialer.resolver = resolver(t, append(slices.Clone(silent), "127.0.0.1")...)
 			s.dialer.control = func(ctx context.Context, _, address string, _ syscall.RawConn) error {
 				if host, _, _ := net.SplitHostPort(address); slices.Contains(silent, host) {
@@ -135,7 +135,7 @@ func TestDialEndsWithTheStore(t *testing.T) {
 			<-ctx.Done()
 			return nil, ctx.Err()
 		}
-		s := openWith(t, o)
+		s := must1(Open(o))
 		start := time.Now()
 		for time.Since(start) < dialTimeout-DefaultTimeout {
 			if _, err := s.Claim(ctx, claimOf("a", "token")); err == nil {

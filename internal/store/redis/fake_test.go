@@ -51,7 +51,7 @@ func (f fake) open(t *testing.T, o Options) (*Store, *link) {
 	l := &link{dialServer: dialMini(f.Miniredis), tls: o.TLS != nil}
 	t.Cleanup(l.cut)
 	o.Addresses, o.dial = []string{"pipe:1"}, l.dial
-	s := closeAtEnd(t, openWith(t, o))
+	s := openWith(t, o)
 	warm(t, s)
 	f.Del(named.record(keyOf("warm")))
 	return s, l

@@ -64,7 +64,7 @@ func TestHints(t *testing.T) {
 		{server, context.DeadlineExceeded, "", false},
 		{server, unreadable("dedup:one", "it is cut off"), "", false},
 	} {
-		s := closeAtEnd(t, openWith(t, test.o))
+		s := openWith(t, test.o)
 		err := s.fail("claim", test.err)
 		_, refused := errors.AsType[*idempotency.RefusedError](err)
 		if !errors.Is(err, test.err) || !strings.Contains(err.Error(), test.hint) || refused != test.refused {
@@ -109,7 +109,7 @@ func TestServersThatCannotBeUsed(t *testing.T) {
 			inBubble(t, func(t *testing.T, server fake) {
 				l := &link{dialServer: dialMini(server.Miniredis)}
 				test.o.Addresses, test.o.dial = []string{"pipe:1"}, l.dial
-				s := closeAtEnd(t, openWith(t, test.o))
+				s := openWith(t, test.o)
 				sets := 0
 				server.on(func(command string, _ ...string) (reply string, answers, hangsUp bool) {
 					if command == "set" || command == "evalsha" || command == "get" {

@@ -23,7 +23,7 @@ func TestPrefixesShareNothing(t *testing.T) {
 	for i, prefix := range []string{"", "dedup:shop:", "dedup:inbox:", "dedup", "~&+/ümläut"} {
 		o := Options{Addresses: []string{server.Addr}, Prefix: prefix, Timeout: busyTimeout, Username: fmt.Sprint("user", i), Password: "s3cret"}
 		allow(o, server)
-		s := closeAtEnd(t, openWith(t, o))
+		s := openWith(t, o)
 		heard := make(chan idempotency.Key, 100)
 		t.Cleanup(s.Subscribe(func(key idempotency.Key) { heard <- key }))
 		stores, woken[s] = append(stores, s), heard

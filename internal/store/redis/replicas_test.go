@@ -47,7 +47,7 @@ func TestWaitReplicas(t *testing.T) {
 	t.Parallel()
 	master := redistest.Start(t)
 	replica := redistest.StartReplica(t, master)
-	s := closeAtEnd(t, openWith(t, Options{Addresses: []string{master.Addr}, Timeout: busyTimeout, WaitReplicas: 1}))
+	s := openWith(t, Options{Addresses: []string{master.Addr}, Timeout: busyTimeout, WaitReplicas: 1})
 
 	c := claimOf("a", "token")
 	record := mustClaim(t, s, c, idempotency.Proceed).Record
