@@ -306,5 +306,4 @@ func TestFileSizeLimit(t *testing.T) {
 			t.Errorf("what did not fit is left: %+v, %v", info, err)
 		}
 	}
-	closeStore(t, s)
 }

@@ -26,6 +26,7 @@ func (c *steppedClock) open(t *testing.T, fs vfs.FS) *Store {
 	t.Helper()
 	s, err := openIn(c.now, fs, storePath, zaptest.NewLogger(t))
 	must(t, err)
+	t.Cleanup(func() { wantErr(t, s.Close(), nil) })
 	return s
 }
 
@@ -46,7 +47,6 @@ func TestClockStepsWhileTheDiskIsFull(t *testing.T) {
 			disk.take(1 << 30)
 			time.Sleep(bodySweepInterval + fullTimeout)
 			keep(t, s, 0, 10)
-			closeStore(t, s)
 		})
 	}
 }
@@ -90,7 +90,6 @@ func TestWallClockBrieflyAhead(t *testing.T) {
 			found, err := fs.List(s.bodies.root)
 			must(t, err)
 			storetest.Equal(t, len(found), 0, "buckets")
-			closeStore(t, s)
 		})
 	}
 }
@@ -137,6 +136,5 @@ func TestClockSetBackAfterAStart(t *testing.T) {
 		if err != nil || len(page) != 1 || !page[0].Record.Lapsed(page[0].Now) {
 			t.Errorf("%+v, %v; want a lapsed record", page, err)
 		}
-		closeStore(t, s)
 	})
 }

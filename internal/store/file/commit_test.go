@@ -108,7 +108,6 @@ func TestChangesAreVisibleAfterFlush(t *testing.T) {
 				t.Errorf("a claim that was flushed: %+v, %v", r, err)
 			}
 		}
-		closeStore(t, s)
 	})
 }
 
@@ -162,7 +161,6 @@ func TestAbandonedWrites(t *testing.T) {
 			}
 			must(t, s.Settle(t.Context(), key(name), r, idempotency.Settlement{State: idempotency.Released, Retention: time.Hour, Withdraws: true}))
 		}
-		closeStore(t, s)
 	})
 }
 
@@ -213,6 +211,5 @@ func TestCloseWritesWhatIsQueued(t *testing.T) {
 		closeStore(t, s)
 		s = openStore(t, fs, storePath)
 		replaysAll(t, s, 0, 100)
-		closeStore(t, s)
 	})
 }

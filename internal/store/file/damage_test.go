@@ -196,8 +196,7 @@ func TestDamagedTableAcceptsNewKeys(t *testing.T) {
 	content := read(t, fs, table)
 	content[len(content)/2] ^= 1
 	overwrite(t, fs, table, content)
-	s, err := openIn(wallClock, fs, storePath, zap.NewNop())
-	must(t, err)
+	s := openStore(t, fs, storePath)
 	eventually(t, "the filter is built", func() bool { return s.filter.current.Load() != nil }) // new keys read nothing
 	if reason, _ := s.Impairment(); reason != "" || s.Damages() != 0 {
 		t.Errorf("damage before it was met: %q, %d", reason, s.Damages())
@@ -228,7 +227,6 @@ func TestDamagedTableAcceptsNewKeys(t *testing.T) {
 	if s.Damages() <= 1 {
 		t.Error("reads of damaged blocks are not counted")
 	}
-	closeStore(t, s)
 }
 
 // While tables cannot be read, the store says so with the name of one, and a merge that fails is repeated at intervals.
@@ -272,7 +270,6 @@ func TestTablesThatCannotBeRead(t *testing.T) {
 				if reason, since := s.Impairment(); reason != "" || !since.IsZero() {
 					t.Errorf("impaired since %v by %q, after all tables are merged", since, reason)
 				}
-				closeStore(t, s)
 			})
 		})
 	}

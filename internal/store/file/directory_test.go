@@ -76,9 +76,8 @@ func TestSecondProcessIsRefused(t *testing.T) {
 	refused(t, path, false, fmt.Sprintf("in use by process %d on host %s", cmd.Process.Pid, host), "store redis")
 	_ = in.Close()
 	wantErr(t, cmd.Wait(), nil)
-	s := openStore(t, vfs.Default, path)
+	openStore(t, vfs.Default, path)
 	refused(t, path, false, fmt.Sprintf("in use by process %d", os.Getpid()))
-	closeStore(t, s)
 }
 
 func TestDirectoryOfAnotherProgramIsRefused(t *testing.T) {

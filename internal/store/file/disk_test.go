@@ -314,7 +314,6 @@ func TestHangingDisk(t *testing.T) {
 			}
 		}
 		keep(t, s, 50, 60)
-		closeStore(t, s)
 	})
 }
 
@@ -346,7 +345,6 @@ func TestHangingReads(t *testing.T) {
 		}
 		end()
 		replaysAll(t, s, 0, keys)
-		closeStore(t, s)
 	})
 }
 
@@ -355,7 +353,8 @@ func TestHangingReads(t *testing.T) {
 func TestCloseOnAHangingDisk(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		fs := newFaulty(newMemory())
-		s := openStore(t, fs, storePath)
+		s, err := openIn(wallClock, fs, storePath, zap.NewNop())
+		must(t, err)
 		keep(t, s, 0, 50)
 		end := fs.hang(errorfs.OpIsWrite)
 		wantErr(t, storetest.ErrOf(s.Claim(timeoutContext(t, time.Millisecond), holding("hangs"))), context.DeadlineExceeded)
@@ -368,7 +367,6 @@ func TestCloseOnAHangingDisk(t *testing.T) {
 		synctest.Wait()
 		next := openStore(t, fs, storePath)
 		replaysAll(t, next, 0, 50)
-		closeStore(t, next)
 	})
 }
 

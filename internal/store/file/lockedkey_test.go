@@ -6,13 +6,17 @@ import (
 	"testing"
 	"time"
 
+	"go.uber.org/zap"
+
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
 
 // An operation that waited for a key while the database failed does not read it from that database:
 // what it would see may not be on the disk.
 func TestLockWaitAcrossDatabaseFailure(t *testing.T) {
-	s := openStore(t, newFaulty(newMemory()), storePath)
+	s, err := openIn(wallClock, newMemory(), storePath, zap.NewNop())
+	must(t, err)
+	defer s.Close()
 	must(t, keepAs(t.Context(), s, "a", completeAs("body")))
 	k := key("a")
 	c, err := s.keys.lock(t.Context(), k)

@@ -55,14 +55,16 @@ func startChild(t *testing.T, name, path string) (cmd *exec.Cmd, in io.WriteClos
 
 func newPath(t *testing.T) string { return filepath.Join(t.TempDir(), "data", "keys") }
 
+// openStore opens a store until the test ends.
 func openStore(t *testing.T, fs vfs.FS, path string) *Store {
 	t.Helper()
 	s, err := openIn(wallClock, fs, path, zaptest.NewLogger(t, zaptest.Level(zap.ErrorLevel)))
 	must(t, err)
-	t.Cleanup(func() { _ = s.Close() })
+	t.Cleanup(func() { wantErr(t, s.Close(), nil) })
 	return s
 }
 
+// closeStore closes a store before the test ends.
 func closeStore(t *testing.T, s *Store) {
 	t.Helper()
 	wantErr(t, s.Close(), nil)

@@ -88,7 +88,6 @@ func TestFailedDatabasesReleaseResources(t *testing.T) {
 				fs.set(nil)
 				s = openStore(t, counted, storePath)
 				replaysAll(t, s, 0, 50)
-				closeStore(t, s)
 			})
 		}
 	}
@@ -142,7 +141,8 @@ func TestCloseOnFailingDisk(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			fs := newFaulty(newMemory())
 			counted := &handles{FS: fs}
-			s := openStore(t, counted, storePath)
+			s, err := openIn(wallClock, counted, storePath, zap.NewNop())
+			must(t, err)
 			keep(t, s, 0, 50)
 			running := claimed(t, s, claimOf("running"))
 			fs.set(failing(failure, isAny))
@@ -159,7 +159,6 @@ func TestCloseOnFailingDisk(t *testing.T) {
 			fs.set(nil)
 			s = openStore(t, fs, storePath)
 			replaysAll(t, s, 0, 50)
-			closeStore(t, s)
 		})
 	}
 }

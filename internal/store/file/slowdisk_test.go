@@ -85,7 +85,6 @@ func TestSlowDiskWritesLargeBodiesOnce(t *testing.T) {
 		for i, body := range bodies {
 			replays(t, s, fmt.Sprint("large ", i), body)
 		}
-		closeStore(t, s)
 	})
 }
 
@@ -161,7 +160,6 @@ func TestSettlementThatFailsAfterBody(t *testing.T) {
 				t.Errorf("%s: the body was written %d times", name, bodies)
 			}
 			replays(t, s, "a", largeText("a"))
-			closeStore(t, s)
 		})
 	}
 }
@@ -196,6 +194,5 @@ func TestBodiesAreWrittenInTurn(t *testing.T) {
 		close(release)
 		done.Wait()
 		wantErr(t, s.Settle(t.Context(), key("late"), late, completeAs(largeText("late"))), nil)
-		closeStore(t, s)
 	})
 }

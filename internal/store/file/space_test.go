@@ -118,7 +118,6 @@ func TestOpenOnADiskFullOfExpiredBodies(t *testing.T) {
 			replays(t, s, "long", "long")
 			time.Sleep(fullTimeout)
 			keep(t, s, 1000, 1010)
-			closeStore(t, s)
 		})
 	}
 }
@@ -147,7 +146,6 @@ func TestOpenOnADiskWithLittleRoom(t *testing.T) {
 		replaysAll(t, s, 0, 5000)
 		time.Sleep(fullTimeout)
 		keep(t, s, 5000, 5010)
-		closeStore(t, s)
 	})
 }
 
@@ -175,7 +173,6 @@ func TestNewKeysLeaveSpaceForRuns(t *testing.T) {
 		fs.take(maxReservedSpace + 1<<20)
 		time.Sleep(fullTimeout + bodySweepInterval)
 		keep(t, s, 2000, 2010)
-		closeStore(t, s)
 	})
 }
 
@@ -200,7 +197,6 @@ func TestSmallVolume(t *testing.T) {
 			if _, err := ask(t.Context(), s, "new"); !errors.Is(err, errNoSpace) || !strings.Contains(err.Error(), want) {
 				t.Errorf("a new key: %v, want %q", err, want)
 			}
-			closeStore(t, s)
 		})
 	}
 }
@@ -215,7 +211,6 @@ func TestBodyLargerThanTheDisk(t *testing.T) {
 			t.Errorf("%v, want ErrTooLarge", err)
 		}
 		keep(t, s, 0, 10)
-		closeStore(t, s)
 	})
 }
 

@@ -73,7 +73,6 @@ func TestSweepRemovesWhatHasExpired(t *testing.T) {
 		exact(t, s, 3, 6)
 		time.Sleep(time.Hour)
 		exact(t, s, 0, 0)
-		closeStore(t, s)
 	})
 }
 
@@ -105,7 +104,6 @@ func TestSweepLeavesWhatIsWrittenMeanwhile(t *testing.T) {
 		time.Sleep(lateness)
 		exact(t, s, 1, 0)
 		replaysAll(t, s, rewritten, rewritten+1)
-		closeStore(t, s)
 	})
 }
 
@@ -141,7 +139,6 @@ func TestSweepUnderAClaim(t *testing.T) {
 		if _, locked := s.keys.peek(brief.Key); locked || len(s.keys.claimed(nil)) > 0 {
 			t.Error("a claim that has expired stays in memory")
 		}
-		closeStore(t, s)
 	})
 }
 
@@ -176,6 +173,5 @@ func TestSweepRemovesBodies(t *testing.T) {
 		if r, err := s.Response(t.Context(), key("shared"), claimOf("shared").Token); r != nil || err != nil {
 			t.Errorf("a response that has expired before its record: %v, %v; want none", r, err)
 		}
-		closeStore(t, s)
 	})
 }
