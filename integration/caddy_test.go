@@ -39,12 +39,21 @@ func start(t *testing.T, c conf) *caddy {
 	if c.port == 0 {
 		c.port = freeport.Of(t)
 	}
-	file := filepath.Join(c.dir, "Caddyfile")
-	if err := os.WriteFile(file, []byte(c.caddyfile(c.dir, c.port)), 0o600); err != nil {
+	p := startCaddyfile(t, c.dir, c.port, c.caddyfile(c.dir, c.port), c.under...)
+	p.conf = c
+	return p
+}
+
+// startCaddyfile runs the binary, under another command, with the text of a Caddyfile in a home of its own, and
+// waits until it serves.
+func startCaddyfile(t *testing.T, dir string, port int, text string, under ...string) *caddy {
+	t.Helper()
+	file := filepath.Join(dir, "Caddyfile")
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	p := startProcessWith(t, c.dir, homeEnv(c.dir), append(slices.Clone(c.under), binary, "run", "--config", file, "--adapter", "caddyfile")...)
-	p.conf, p.addr = c, fmt.Sprintf("127.0.0.1:%d", c.port)
+	p := startProcessWith(t, dir, homeEnv(dir), append(slices.Clone(under), binary, "run", "--config", file)...)
+	p.addr = fmt.Sprintf("127.0.0.1:%d", port)
 	p.awaitLog(t, "serving initial configuration", func(e entry) bool {
 		return e.text("msg") == "serving initial configuration"
 	})

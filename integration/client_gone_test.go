@@ -31,7 +31,7 @@ func TestRunGoesOnWhenTheClientIsGone(t *testing.T) {
 					}
 					answers201(w, r, n)
 				})
-				p := start(t, conf{store: store, global: "servers {\nprotocols h1 h2c\n}", site: lines("dedup", proxyTo(up))})
+				p := start(t, conf{store: store, global: h2c, site: lines("dedup", proxyTo(up))})
 
 				ctx, leave := context.WithCancel(t.Context())
 				first := sendLater(client, p.newPost("/", "k", "body", within(ctx)))

@@ -2,6 +2,7 @@ package integration
 
 import (
 	"fmt"
+	"os"
 	"path/filepath"
 	"regexp"
 	"strings"
@@ -75,9 +76,9 @@ esac`, s.dir, local, binary))
 // start runs a Caddyfile in a directory of its own.
 func (s *shell) start(t *testing.T, name, caddyfile string) {
 	t.Helper()
-	s.write(t, name+"/Caddyfile", caddyfile)
 	dir := filepath.Join(s.dir, name)
-	startProcess(t, dir, "run", "--config", filepath.Join(dir, "Caddyfile")).awaitLog(t, "serving initial configuration", func(e entry) bool {
-		return e.text("msg") == "serving initial configuration"
-	})
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	startCaddyfile(t, dir, 0, strings.NewReplacer(s.here...).Replace(caddyfile))
 }

@@ -390,15 +390,13 @@ func startStage(t *testing.T) *stage {
 		answers201(w, r, n)
 	})
 	s, port := &stage{shell: newShell(t)}, freeport.Of(t)
-	s.write(t, "Caddyfile", fmt.Sprintf("{\nadmin %s\ndefault_bind 127.0.0.1\nauto_https off\npersist_config off\n}\nhttp://:%d {\ndedup /github github {\non_unknown hold\n}\ndedup /orders\n%s\n}\n", s.admin, port, proxyTo(up)))
+	caddyfile := fmt.Sprintf("{\nadmin %s\ndefault_bind 127.0.0.1\nauto_https off\npersist_config off\n}\nhttp://:%d {\ndedup /github github {\non_unknown hold\n}\ndedup /orders\n%s\n}\n", s.admin, port, proxyTo(up))
 	s.here = []string{"localhost:2019", s.admin, "--unix-socket /data/admin.sock http://127.0.0.1", "http://" + s.admin, "unix//data/admin.sock", s.admin,
 		"/home/me/.local/share", filepath.Join(s.dir, "data")}
 	// Wrong usage is written down: the shell of a pipe does not tell of it.
 	s.program(t, "caddy-dedup", fmt.Sprintf("%s \"$@\"; status=$?; [ $status != 2 ] || echo \"$*\" >>%s/misused; exit $status", binary, s.dir))
 	s.program(t, "kubectl", fmt.Sprintf("case $1 in exec) shift 5; exec \"$@\" ;; logs) cat %s/log ;; esac", s.dir))
-	s.caddy = startProcess(t, s.dir, "run", "--config", filepath.Join(s.dir, "Caddyfile"))
-	s.addr = fmt.Sprintf("127.0.0.1:%d", port)
-	s.awaitLog(t, "serving initial configuration", func(e entry) bool { return e.text("msg") == "serving initial configuration" })
+	s.caddy = startCaddyfile(t, s.dir, port, caddyfile)
 	s.print(t, "caddy-dedup adapt --config Caddyfile >caddy.json")
 	later := s.postLater("/github", "", "{}", fromGitHub(running)...)
 	up.awaitRuns(t, running, 1)

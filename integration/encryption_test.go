@@ -5,7 +5,6 @@ import (
 	"context"
 	"encoding/base64"
 	"fmt"
-	"io/fs"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -72,16 +71,10 @@ func redisContents(t *testing.T, client *redis.Client) string {
 func fileContents(t *testing.T, dir string) string {
 	t.Helper()
 	var all strings.Builder
-	err := filepath.WalkDir(dir, func(path string, entry fs.DirEntry, err error) error {
-		if err != nil || !entry.Type().IsRegular() || filepath.Base(path) == "Caddyfile" {
-			return err
+	for name, content := range filesIn(t, dir) {
+		if filepath.Base(name) != "Caddyfile" {
+			all.WriteString(content)
 		}
-		content, err := os.ReadFile(path)
-		all.Write(content)
-		return err
-	})
-	if err != nil {
-		t.Fatal(err)
 	}
 	return all.String()
 }

@@ -3,7 +3,6 @@ package integration
 import (
 	"fmt"
 	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 
@@ -39,16 +38,10 @@ func TestExampleCaddyfile(t *testing.T) {
 			{"/payments", "amount=10", "", 400, "idempotency_key_missing"},
 		}},
 	} {
-		dir, port := shortTempDir(t), fmt.Sprint(freeport.Of(t))
+		port := freeport.Of(t)
 		// Only its ports are taken elsewhere, for other tests run beside this one.
-		caddyfile := strings.NewReplacer(append(c.instead, "8080", port, "8081", fmt.Sprint(freeport.Of(t)), "2019", fmt.Sprint(freeport.Of(t)))...).Replace(string(text))
-		file := filepath.Join(dir, "Caddyfile")
-		if err := os.WriteFile(file, []byte(caddyfile), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		p := startProcess(t, dir, "run", "--config", file)
-		p.addr = "127.0.0.1:" + port
-		p.awaitLog(t, "serving initial configuration", func(e entry) bool { return e.text("msg") == "serving initial configuration" })
+		caddyfile := strings.NewReplacer(append(c.instead, "8080", fmt.Sprint(port), "8081", fmt.Sprint(freeport.Of(t)), "2019", fmt.Sprint(freeport.Of(t)))...).Replace(string(text))
+		p := startCaddyfile(t, shortTempDir(t), port, caddyfile)
 		if warnings := p.log.find(func(e entry) bool { return e.text("level") != "info" }); len(warnings) != 0 {
 			t.Errorf("%s: the start warns: %v", name, warnings)
 		}

@@ -4,8 +4,6 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 
@@ -31,14 +29,7 @@ func TestKeysCommandByAPort(t *testing.T) {
 			dir, port, adminPort := shortTempDir(t), freeport.Of(t), freeport.Of(t)
 			text := conf{store: "store memory", site: lines("dedup", proxyTo(up))}.caddyfile(dir, port)
 			text = strings.Replace(text, "admin unix/"+adminSocket(dir), "admin "+admin(dir, adminPort), 1)
-			file := filepath.Join(dir, "Caddyfile")
-			if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-				t.Fatal(err)
-			}
-			p := startProcess(t, dir, "run", "--config", file)
-			p.addr = fmt.Sprintf("127.0.0.1:%d", port)
-			p.awaitLog(t, "serving initial configuration", func(e entry) bool { return e.text("msg") == "serving initial configuration" })
-			p.post(t, "/", "k", "body")
+			startCaddyfile(t, dir, port, text).post(t, "/", "k", "body")
 			address := fmt.Sprintf("localhost:%d", adminPort)
 			for _, args := range [][]string{{"keys", "release", "k"}, {"health"}} {
 				output, code := command(t, dir, append(args, "--address", address)...)

@@ -39,7 +39,7 @@ func TestDownloadEndsWithItsLastReader(t *testing.T) {
 				<-r.Context().Done() // it waits for something
 				close(ended)
 			})
-			p := start(t, conf{store: "store memory", global: "servers {\nprotocols h1 h2c\n}", site: lines(dedupBlock("max_response_body 1MiB"), proxyTo(up))})
+			p := start(t, conf{store: "store memory", global: h2c, site: lines(dedupBlock("max_response_body 1MiB"), proxyTo(up))})
 			ctx, leave := context.WithCancel(t.Context())
 			defer leave()
 			answer, err := client.Do(p.newPost("/", "k", "body", within(ctx)))

@@ -88,7 +88,7 @@ func TestGracefulStopWithARunInFlight(t *testing.T) {
 func stopWithARunInFlight(t *testing.T, store string, stays bool) {
 	g := newGate(t)
 	up := startUpstream(t, g.before(answers201))
-	c := conf{store: store, global: "servers {\nprotocols h1 h2c\n}", site: lines("dedup", proxyTo(up))}
+	c := conf{store: store, global: h2c, site: lines("dedup", proxyTo(up))}
 	p := start(t, c)
 
 	client, hangUp := oneShot, func() {}

@@ -38,7 +38,7 @@ func TestForgedDeliveriesCostNoStoreOperation(t *testing.T) {
 	up := startUpstream(t, answers201)
 	secret := secretFile(t, filepath.Join(t.TempDir(), "secret"), "genuine")
 	p := start(t, conf{
-		store: storeAt(server.Addr), dedup: "local_copies off", global: "servers {\nprotocols h1 h2c\n}",
+		store: storeAt(server.Addr), dedup: "local_copies off", global: h2c,
 		site: lines("dedup github {", "verify "+secret, "max_request_body 1KiB", "}", proxyTo(up)),
 	})
 	const body = `{"action": "opened"}`
