@@ -67,35 +67,6 @@ func TestKilledOwnerIsHeld(t *testing.T) {
 	up.wantRuns(t, "k", 1)
 }
 
-func TestRunLongerThanItsLeaseIsRenewed(t *testing.T) {
-	t.Parallel()
-	server := redistest.Start(t)
-	g := newGate(t)
-	up := startUpstream(t, func(w http.ResponseWriter, r *http.Request, n run) {
-		if n.Key == "k" {
-			<-g.opened
-		} else {
-			w.Header().Set("Dedup-Retention", "6")
-		}
-		answers201(w, r, n)
-	})
-	c := conf{store: storeAt(server.Addr), site: lines(dedupBlock("lease 1500ms", "wait 300ms"), proxyTo(up))}
-	owner, other := start(t, c), start(t, c)
-	first := owner.postLater("/", "k", "body", host("shop.test"))
-	up.awaitRuns(t, "k", 1)
-	// Four leases, by the store's own clock: that long a response is kept.
-	other.post(t, "/", "clock", "")
-	eventually(t, "six seconds have passed", func() bool {
-		wantProblem(t, other.post(t, "/", "k", "body", host("shop.test")), 409, "request_in_flight")
-		return !other.post(t, "/", "clock", "").replayed()
-	})
-	g.open()
-	got := first.reply(t)
-	wantFresh(t, got, 201, "run 1 of k")
-	wantReplay(t, other.post(t, "/", "k", "body", host("shop.test")), got)
-	up.wantRuns(t, "k", 1)
-}
-
 func TestPausedOwnersLateResponseIsNotStored(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)

@@ -9,33 +9,82 @@ import (
 	"github.com/caddy-dedup/caddy-dedup/internal/redistest"
 )
 
-// Each of these takes the store away from a process, or makes it useless to it.
+// bothModes is a site with a webhook under /hook and an API elsewhere.
+func bothModes(up *upstream, l ...string) string {
+	return lines(
+		"handle /hook {", dedupBlock(append([]string{"mode webhook"}, l...)...), proxyTo(up), "}",
+		"handle {", dedupBlock(l...), proxyTo(up), "}")
+}
+
+func wantUnavailable(t *testing.T, p *caddy, up *upstream, key string) {
+	t.Helper()
+	for _, path := range []string{"/", "/hook"} {
+		before := len(up.runs(key + path))
+		got := p.post(t, path, key+path, "body")
+		wantProblem(t, got, 503, "store_unavailable")
+		wantRetryAfter(t, got)
+		up.wantRuns(t, key+path, before)
+	}
+}
+
+// wantServedAgain waits until a key that was refused runs, for the first time.
+func wantServedAgain(t *testing.T, p *caddy, up *upstream, key string) {
+	t.Helper()
+	for _, path := range []string{"/", "/hook"} {
+		var got reply
+		eventually(t, key+path+" runs", func() bool {
+			got = p.post(t, path, key+path, "body")
+			if got.Status != 503 && got.Status != 201 {
+				t.Fatalf("%s%s got %d %q, want it refused or run", key, path, got.Status, got.Body)
+			}
+			return got.Status == 201
+		})
+		wantFresh(t, got, 201, "run 1 of "+key+path)
+		wantAttempt(t, up, key+path, 1, "1")
+		wantReplay(t, p.post(t, path, key+path, "body"), got)
+	}
+}
+
+// Each of these takes the store away from a process, or makes it useless to it. What is kept is replayed from a copy
+// meanwhile, what is in flight is answered from memory and stored when the store is back, and what is new is refused.
 func TestRedisOutOfOrderIs503AndRecovers(t *testing.T) {
 	t.Parallel()
-	suffers := func(what toxic) func(*testing.T, *redistest.Server, *link) func() {
+	type outOfOrder func(*testing.T, *redistest.Server, *link) (back func())
+	suffers := func(what toxic) outOfOrder {
 		return func(t *testing.T, _ *redistest.Server, way *link) func() { return way.suffer(t, what) }
 	}
-	for name, out := range map[string]func(*testing.T, *redistest.Server, *link) (back func()){
-		"cut off": func(t *testing.T, _ *redistest.Server, way *link) func() {
+	const stored, large = true, 50_000
+	for name, c := range map[string]struct {
+		out    outOfOrder
+		stored bool // the end of the run in flight, while its process does not know
+		size   int  // of what is kept, in bytes beyond its text
+	}{
+		"cut off": {func(t *testing.T, _ *redistest.Server, way *link) func() {
 			way.cut()
 			return func() { way.mend(t) }
-		},
-		"too slow":      suffers(tooSlow),
-		"lost requests": suffers(lostRequests),
-		"lost replies":  suffers(lostReplies),
-		"killed": func(_ *testing.T, server *redistest.Server, _ *link) func() {
+		}, !stored, 0},
+		"too slow":              {suffers(tooSlow), !stored, 0},
+		"lost requests":         {suffers(lostRequests), !stored, 0},
+		"lost replies":          {suffers(lostReplies), stored, 0},
+		"lost replies to large": {suffers(lostReplies), stored, large},
+		"killed": {func(_ *testing.T, server *redistest.Server, _ *link) func() {
 			server.Kill()
 			return server.Restart
-		},
-		"hung": func(_ *testing.T, server *redistest.Server, _ *link) func() {
+		}, !stored, 0},
+		"killed, without its data": {func(_ *testing.T, server *redistest.Server, _ *link) func() {
+			server.Do("FLUSHALL")
+			server.Kill()
+			return server.Restart
+		}, !stored, 0},
+		"hung": {func(_ *testing.T, server *redistest.Server, _ *link) func() {
 			server.Pause()
 			return server.Resume
-		},
-		"full": func(_ *testing.T, server *redistest.Server, _ *link) func() {
+		}, !stored, 0},
+		"full": {func(_ *testing.T, server *redistest.Server, _ *link) func() {
 			server.Do("CONFIG", "SET", "maxmemory", "1")
 			return func() { server.Do("CONFIG", "SET", "maxmemory", "0") }
-		},
-		"read-only": func(t *testing.T, server *redistest.Server, _ *link) func() {
+		}, !stored, 0},
+		"read-only": {func(t *testing.T, server *redistest.Server, _ *link) func() {
 			set := func(host, port string) {
 				if err := redisClient(t, server).ReplicaOf(context.Background(), host, port).Err(); err != nil {
 					t.Fatal(err)
@@ -43,7 +92,7 @@ func TestRedisOutOfOrderIs503AndRecovers(t *testing.T) {
 			}
 			set("127.0.0.1", "1") // a replica of nothing keeps what it has
 			return func() { set("NO", "ONE") }
-		},
+		}, !stored, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -55,27 +104,43 @@ func TestRedisOutOfOrderIs503AndRecovers(t *testing.T) {
 					<-g.opened
 				}
 				answers201(w, r, n)
+				if n.Key == "running" || n.Key == "kept" {
+					_, _ = w.Write(make([]byte, c.size)) // the proxy may be cut off meanwhile
+				}
 			})
-			site, shop := bothModes(up, "on_unknown hold", "lease 1m"), host("shop.test")
-			p := start(t, conf{store: storeAt(way.addr), site: site})
+			site := lines(keyHeader, bothModes(up, "on_unknown hold", "lease 1m"))
+			p, other := start(t, conf{store: storeAt(way.addr), site: site}), start(t, conf{store: storeAt(server.Addr), site: site})
+			// The proxy is connected, also for large responses, and Redis knows the scripts: else it replies first.
 			kept := p.post(t, "/", "kept", "body")
-			running := p.postLater("/", "running", "body", shop)
+			running := p.postLater("/", "running", "body")
 			up.awaitRuns(t, "running", 1)
+			waiter := p.postLater("/", "running", "body")
+			p.awaitWaiting(t, 1, waiter)
 
-			back := out(t, server, way)
-			wantUnavailable(t, p, up, "new")
+			back := c.out(t, server, way)
 			g.open()
 			first := running.reply(t)
-			wantFresh(t, first, 201, "run 1 of running")
-			wantReplay(t, p.post(t, "/", "running", "body", shop), first)
+			wantFresh(t, first, 201, "run 1 of running"+string(make([]byte, c.size)))
+			wantReplay(t, waiter.reply(t), first)
+			wantReplay(t, p.post(t, "/", "running", "body"), first)
+			wantProblem(t, p.post(t, "/", "running", "another body"), 422, "idempotency_key_reused")
+			if c.stored {
+				wantReplay(t, other.post(t, "/", "running", "body"), first)
+			}
+			wantReplay(t, p.post(t, "/", "kept", "body"), kept)
+			wantUnavailable(t, p, up, "new")
 			back()
 			wantServedAgain(t, p, up, "new")
 			wantReplay(t, p.post(t, "/", "kept", "body"), kept)
 			up.wantRuns(t, "kept", 1)
 			p.awaitLog(t, "that the run's end is stored now", func(e entry) bool { return strings.Contains(e.text("msg"), "stored now") })
-			other := start(t, conf{store: storeAt(server.Addr), site: site})
-			wantReplay(t, other.post(t, "/", "running", "body", shop), first)
+			wantReplay(t, other.post(t, "/", "running", "body"), first)
 			up.wantRuns(t, "running", 1)
+
+			// From now on the store knows better than the process.
+			other.operator(t, http.MethodPost, first.Header.Get("X-Key")+"/release", 204)
+			eventually(t, "the process asks the store", func() bool { return !p.post(t, "/", "running", "body").replayed() })
+			up.wantRuns(t, "running", 2)
 		})
 	}
 }
