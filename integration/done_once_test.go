@@ -1,7 +1,6 @@
 package integration
 
 import (
-	"context"
 	"flag"
 	"fmt"
 	"net/http"
@@ -61,8 +60,8 @@ func TestDoneOnce(t *testing.T) {
 				default:
 				}
 				item := fmt.Sprintf("item-%d-%d", n, i)
-				for try := 0; ; try++ {
-					got, err := submit(t, proxies[(n+try)%2].addr(), item)
+				for retry := 0; ; retry++ {
+					got, err := try(oneShot, proxies[(n+retry)%2].current().newPost("/orders", item, item))
 					if err == nil && got.Status == http.StatusCreated {
 						ids.Store(item, got.Body)
 						break
@@ -125,10 +124,10 @@ type restarted struct {
 	now   *caddy
 }
 
-func (r *restarted) addr() string {
+func (r *restarted) current() *caddy {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.now.addr
+	return r.now
 }
 
 func (r *restarted) restart(t *testing.T) {
@@ -138,17 +137,4 @@ func (r *restarted) restart(t *testing.T) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.now = next
-}
-
-// submit sends an operation once.
-func submit(t *testing.T, addr, item string) (reply, error) {
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
-	defer cancel()
-	r, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+addr+"/orders", strings.NewReader(item))
-	if err != nil {
-		return reply{}, err
-	}
-	r.Host = "shop.test" // of both replicas
-	r.Header.Set("Idempotency-Key", item)
-	return try(oneShot, r)
 }

@@ -42,8 +42,8 @@ func TestFileStoreUnderALimitForFiles(t *testing.T) {
 	dir := filepath.Join(shortTempDir(t), "dedup")
 	c := conf{store: "store file " + dir, site: lines(dedupBlock(), proxyTo(up))}
 	p := start(t, c)
-	kept := p.post(t, "/", "kept", "body", host("shop.test"))
-	running := p.postLater("/", "running", "body", host("shop.test"))
+	kept := p.post(t, "/", "kept", "body")
+	running := p.postLater("/", "running", "body")
 	up.awaitRuns(t, "running", 1)
 
 	logs, err := filepath.Glob(filepath.Join(dir, "*.log"))
@@ -55,15 +55,15 @@ func TestFileStoreUnderALimitForFiles(t *testing.T) {
 		t.Fatal(err)
 	}
 	limitFiles(t, p, fmt.Sprint(stat.Size()+32<<10))
-	if got := p.post(t, "/", "large", "body", host("shop.test")); got.Status != 200 || len(got.Body) != 1<<20 {
+	if got := p.post(t, "/", "large", "body"); got.Status != 200 || len(got.Body) != 1<<20 {
 		t.Errorf("a large response: %d, %d bytes", got.Status, len(got.Body))
 	}
-	wantProblem(t, p.post(t, "/", "large", "body", host("shop.test")), 409, "response_not_kept")
+	wantProblem(t, p.post(t, "/", "large", "body"), 409, "response_not_kept")
 	var taken []reply
 	refused := ""
 	for n := 0; refused == ""; n++ {
 		key := fmt.Sprintf("key-%d-%s", n, strings.Repeat("x", 200))
-		got := p.post(t, "/", key, "body", host("shop.test"))
+		got := p.post(t, "/", key, "body")
 		switch {
 		case got.Status == 201:
 			taken = append(taken, got)
@@ -74,16 +74,16 @@ func TestFileStoreUnderALimitForFiles(t *testing.T) {
 			up.wantRuns(t, key, 0)
 		}
 	}
-	wantReplay(t, p.post(t, "/", "kept", "body", host("shop.test")), kept)
+	wantReplay(t, p.post(t, "/", "kept", "body"), kept)
 	g.open()
 	first := running.reply(t)
 	wantFresh(t, first, 201, "run 1 of running")
-	wantReplay(t, p.post(t, "/", "running", "body", host("shop.test")), first)
+	wantReplay(t, p.post(t, "/", "running", "body"), first)
 
 	limitFiles(t, p, "unlimited")
 	var got reply
 	eventually(t, "the refused key runs", func() bool {
-		got = p.post(t, "/", refused, "body", host("shop.test"))
+		got = p.post(t, "/", refused, "body")
 		return got.Status == 201
 	})
 	wantFresh(t, got, 201, "run 1 of "+refused)
@@ -94,12 +94,12 @@ func TestFileStoreUnderALimitForFiles(t *testing.T) {
 	}
 	c.dir = p.conf.dir
 	q := start(t, c)
-	wantReplay(t, q.post(t, "/", "kept", "body", host("shop.test")), kept)
-	wantReplay(t, q.post(t, "/", "running", "body", host("shop.test")), first)
-	wantReplay(t, q.post(t, "/", refused, "body", host("shop.test")), got)
+	wantReplay(t, q.post(t, "/", "kept", "body"), kept)
+	wantReplay(t, q.post(t, "/", "running", "body"), first)
+	wantReplay(t, q.post(t, "/", refused, "body"), got)
 	for n, earlier := range taken {
 		key := fmt.Sprintf("key-%d-%s", n, strings.Repeat("x", 200))
-		wantReplay(t, q.post(t, "/", key, "body", host("shop.test")), earlier)
+		wantReplay(t, q.post(t, "/", key, "body"), earlier)
 		up.wantRuns(t, key, 1)
 	}
 }
@@ -140,28 +140,28 @@ func TestStartOnAFullDisk(t *testing.T) {
 	p := start(t, c)
 	kept := make([]reply, 50)
 	for n := range kept {
-		kept[n] = p.post(t, "/", fmt.Sprint("kept ", n), "body", host("shop.test"))
+		kept[n] = p.post(t, "/", fmt.Sprint("kept ", n), "body")
 	}
 	p.kill(t) // what the log has of them goes into a table when the store is opened
 
 	c.dir, c.under = p.conf.dir, under
 	q := start(t, c)
-	got := q.post(t, "/", "kept 0", "body", host("shop.test"))
+	got := q.post(t, "/", "kept 0", "body")
 	wantProblem(t, got, 503, "store_unavailable")
 	wantRetryAfter(t, got)
-	if got := q.post(t, "/", "", "body", host("shop.test")); got.Status != 201 {
+	if got := q.post(t, "/", "", "body"); got.Status != 201 {
 		t.Errorf("a request without a key got %d", got.Status)
 	}
-	if got := q.post(t, "/pass", "unprotected", "body", host("shop.test")); got.Status != 201 {
+	if got := q.post(t, "/pass", "unprotected", "body"); got.Status != 201 {
 		t.Errorf("with on_store_error pass: %d %s", got.Status, got.Body)
 	}
 	release()
 	eventually(t, "the store is open", func() bool {
-		return q.post(t, "/", "kept 0", "body", host("shop.test")).Status == 201
+		return q.post(t, "/", "kept 0", "body").Status == 201
 	})
 	for n, earlier := range kept {
 		key := fmt.Sprint("kept ", n)
-		wantReplay(t, q.post(t, "/", key, "body", host("shop.test")), earlier)
+		wantReplay(t, q.post(t, "/", key, "body"), earlier)
 		up.wantRuns(t, key, 1)
 	}
 	q.terminate(t)

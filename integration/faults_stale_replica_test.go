@@ -31,27 +31,27 @@ func TestRunInFlightWhileAStaleReplicaIsPromoted(t *testing.T) {
 			p := start(t, conf{store: storeAt(way.addr), site: site})
 			other := start(t, conf{store: storeAt(replica.Addr), site: site})
 
-			released := p.post(t, "/", "k", "body", host("shop.test"))
+			released := p.post(t, "/", "k", "body")
 			wantFresh(t, released, 503, "run 1 of k")
 			record, client := recordIn(released.Header.Get("X-Key")), redisClient(t, replica)
 			eventually(t, "the replica has the released record", func() bool {
 				return client.Exists(t.Context(), record).Val() == 1 && !runsIn(t, client, record)
 			})
 			replica.Do("REPLICAOF", "NO", "ONE")
-			running := p.postLater("/", "k", "body", host("shop.test"))
+			running := p.postLater("/", "k", "body")
 			up.awaitRuns(t, "k", 2)
 			way.leadTo(t, replica.Addr)
 			if lease == "lease 1500ms" {
 				eventually(t, "the claim is written anew", func() bool {
 					return runsIn(t, client, record)
 				})
-				wantProblem(t, other.post(t, "/", "k", "body", host("shop.test")), 409, "request_in_flight")
+				wantProblem(t, other.post(t, "/", "k", "body"), 409, "request_in_flight")
 			}
 			g.open()
 			first := running.reply(t)
 			wantFresh(t, first, 201, "run 2 of k")
-			wantReplay(t, p.post(t, "/", "k", "body", host("shop.test")), first)
-			wantReplay(t, other.post(t, "/", "k", "body", host("shop.test")), first)
+			wantReplay(t, p.post(t, "/", "k", "body"), first)
+			wantReplay(t, other.post(t, "/", "k", "body"), first)
 			up.wantRuns(t, "k", 2)
 		})
 	}

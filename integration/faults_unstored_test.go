@@ -21,16 +21,16 @@ func TestKilledBeforeTheAnswerCouldBeStored(t *testing.T) {
 			p := start(t, conf{store: storeAt(way.addr), site: site})
 			other := start(t, conf{store: storeAt(server.Addr), site: site})
 
-			running := p.postLater("/", "k", "body", host("shop.test"))
+			running := p.postLater("/", "k", "body")
 			up.awaitRuns(t, "k", 1)
 			way.cut()
 			g.open()
 			first := running.reply(t)
 			wantFresh(t, first, 201, "run 1 of k")
-			wantReplay(t, p.post(t, "/", "k", "body", host("shop.test")), first)
+			wantReplay(t, p.post(t, "/", "k", "body"), first)
 			p.kill(t)
 
-			got := other.post(t, "/", "k", "body", host("shop.test"))
+			got := other.post(t, "/", "k", "body")
 			if unknown == "hold" {
 				wantProblem(t, got, 409, "outcome_unknown")
 				up.wantRuns(t, "k", 1)
@@ -38,7 +38,7 @@ func TestKilledBeforeTheAnswerCouldBeStored(t *testing.T) {
 			}
 			wantFresh(t, got, 201, "run 2 of k")
 			wantAttempt(t, up, "k", 2, "2")
-			wantReplay(t, other.post(t, "/", "k", "body", host("shop.test")), got)
+			wantReplay(t, other.post(t, "/", "k", "body"), got)
 			up.wantRuns(t, "k", 2)
 		})
 	}

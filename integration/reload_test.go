@@ -95,7 +95,7 @@ func stopWithARunInFlight(t *testing.T, store string, stays bool) {
 	if !stays {
 		client, hangUp = hangingUp(unencryptedHTTP2())
 	}
-	first := sendLater(client, p.newPost("/", "k", "body", host("shop.test")))
+	first := sendLater(client, p.newPost("/", "k", "body"))
 	begun := up.awaitRuns(t, "k", 1)
 	if !stays {
 		hangUp()
@@ -118,7 +118,7 @@ func stopWithARunInFlight(t *testing.T, store string, stays bool) {
 
 	c.dir = p.conf.dir
 	q := start(t, c)
-	got := q.post(t, "/", "k", "body", host("shop.test"))
+	got := q.post(t, "/", "k", "body")
 	wantReplay(t, got, reply{Status: 201, Body: "run 1 of k", Header: http.Header{
 		"Dedup-Execution-Id": begun.Header["Dedup-Execution-Id"]}})
 	up.wantRuns(t, "k", 1)
@@ -149,7 +149,7 @@ func TestRunsCutOffAtExitAreSettled(t *testing.T) {
 			with := lines(dedupBlock("lease 10m", "wait off", "on_unknown "+c.unknown), proxyTo(up))
 			conf := conf{store: c.store, global: "grace_period 1s", site: with}
 			p := start(t, conf)
-			p.postLater("/", "k", "body", host("shop.test"))
+			p.postLater("/", "k", "body")
 			up.awaitRuns(t, "k", 1)
 			if c.replaced {
 				p.reload(t, proxyTo(up))
@@ -159,7 +159,7 @@ func TestRunsCutOffAtExitAreSettled(t *testing.T) {
 				t.Errorf("the process ended with %d", code)
 			}
 			conf.dir = p.conf.dir
-			got := start(t, conf).post(t, "/", "k", "body", host("shop.test"))
+			got := start(t, conf).post(t, "/", "k", "body")
 			if c.unknown == "hold" {
 				wantProblem(t, got, 409, "outcome_unknown")
 			} else {

@@ -106,18 +106,18 @@ func TestLargeResponsesOverASlowLink(t *testing.T) {
 	other := start(t, conf{store: storeAt(redis.addr), site: site})
 	first := make([]*pending, large)
 	for n := range first {
-		first[n] = p.postLater("/", fmt.Sprint("large ", n), "body", host("shop.test"))
+		first[n] = p.postLater("/", fmt.Sprint("large ", n), "body")
 	}
 	up.awaitRuns(t, "large 0", 1)
 	for n := range 20 {
-		wantFresh(t, p.post(t, "/", fmt.Sprint("small ", n), "body", host("shop.test")), 201, fmt.Sprintf("run 1 of small %d", n))
+		wantFresh(t, p.post(t, "/", fmt.Sprint("small ", n), "body"), 201, fmt.Sprintf("run 1 of small %d", n))
 	}
 	for n, answer := range replies(t, first) {
 		if answer.Status != 200 || len(answer.Body) != size {
 			t.Fatalf("the first client of large %d got %d with %d bytes", n, answer.Status, len(answer.Body))
 		}
 		for name, replica := range map[string]*caddy{"the same": p, "another": other} {
-			got := replica.post(t, "/", fmt.Sprint("large ", n), "body", host("shop.test"))
+			got := replica.post(t, "/", fmt.Sprint("large ", n), "body")
 			if got.Status != 200 || got.Body != answer.Body || got.Header.Get("Idempotent-Replayed") != "true" {
 				t.Errorf("a duplicate of large %d on %s replica got %d with %d bytes", n, name, got.Status, len(got.Body))
 			}
@@ -134,13 +134,13 @@ func TestStopBeforeALargeResponseIsStored(t *testing.T) {
 	up := startUpstream(t, answersWhole(7<<20))
 	c := conf{store: storeAt(redis.addr), global: "grace_period 3s", site: lines(dedupBlock("on_unknown release", "max_response_body 8MiB"), proxyTo(up))}
 	p := start(t, c)
-	running := p.postLater("/", "k", "body", host("shop.test"))
+	running := p.postLater("/", "k", "body")
 	up.awaitRuns(t, "k", 1)
 	p.terminate(t)
 	if got := running.reply(t); got.Status != 200 || len(got.Body) != 7<<20 {
 		t.Errorf("the client got %d with %d bytes", got.Status, len(got.Body))
 	}
 	p.awaitExit(t)
-	wantProblem(t, start(t, c).post(t, "/", "k", "body", host("shop.test")), 409, "response_not_kept")
+	wantProblem(t, start(t, c).post(t, "/", "k", "body"), 409, "response_not_kept")
 	up.wantRuns(t, "k", 1)
 }
