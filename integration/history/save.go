@@ -11,7 +11,7 @@ import (
 
 // Save writes a violation to a new file in the directory ("" for the system's
 // temporary one) and returns the file's path: the part of the history that
-// concerns its key, as JSON that [Load] reads. Where no order of the events was
+// concerns its key, as JSON. Where no order of the events was
 // found, a drawing of the search lies beside it as a page of HTML.
 func (h *History) Save(dir string, v Violation) (path string, err error) {
 	file, err := os.CreateTemp(dir, "history-*.json")
@@ -35,17 +35,4 @@ func (h *History) Save(dir string, v Violation) (path string, err error) {
 		return "", fmt.Errorf("drawing the history of the key %q: %w", v.Key, err)
 	}
 	return file.Name(), nil
-}
-
-// Load reads what [History.Save] wrote.
-func Load(path string) (*History, error) {
-	text, err := os.ReadFile(path)
-	if err != nil {
-		return nil, err
-	}
-	h := new(History)
-	if err := json.Unmarshal(text, h); err != nil {
-		return nil, fmt.Errorf("the history %s: %w", path, err)
-	}
-	return h, nil
 }
