@@ -3,7 +3,6 @@ package history
 import (
 	"fmt"
 	"slices"
-	"time"
 )
 
 // invariants returns what is wrong with a key whatever the order of its events.
@@ -17,15 +16,6 @@ func (k *keyHistory) invariants() []string {
 		for _, other := range k.runs[:i] {
 			if run.ExecutionID == other.ExecutionID {
 				add("the execution %s ran twice", run.ExecutionID)
-			}
-			if k.whole.Forgetful {
-				continue
-			}
-			if run.ExecutionID != other.ExecutionID && k.together(run, other) && !k.lostBefore(run, other) {
-				add("the runs %s and %s ran at the same time, under live leases", other.ExecutionID, run.ExecutionID)
-			}
-			if a, b := inOrder(other, run); k.holdsAfter(a) && b.Start > a.End && !k.freedBetween(a.End, b.Start) {
-				add("under hold, %s ran after the end of %s had become unknown", b.ExecutionID, a.ExecutionID)
 			}
 		}
 	}
@@ -59,37 +49,6 @@ func (k *keyHistory) answered(r *Request) error {
 	return nil
 }
 
-func inOrder(a, b *Run) (first, second *Run) {
-	if b.Start < a.Start {
-		return b, a
-	}
-	return a, b
-}
-
-// together reports whether two runs overlap.
-func (k *keyHistory) together(a, b *Run) bool { return a.Start < b.End && b.Start < a.End }
-
-// lostBefore reports whether one of two runs that overlap may have lost its claim
-// before they did.
-func (k *keyHistory) lostBefore(a, b *Run) bool {
-	overlap := max(a.Start, b.Start)
-	return k.mayLapse(a) <= overlap || k.mayLapse(b) <= overlap
-}
-
-func (k *keyHistory) mayLapse(run *Run) time.Duration {
-	if r := k.request(run.RequestID); r != nil {
-		return k.whole.mayLapse(r)
-	}
-	return never
-}
-
-// holdsAfter reports whether the run's unknown end holds the key. A forced run
-// over a kept response holds nothing.
-func (k *keyHistory) holdsAfter(run *Run) bool {
-	r := k.request(run.RequestID)
-	return r != nil && r.Hold && run.Lost && run.ParentID == ""
-}
-
 // InTheWay reports whether an answer says that something is in the key's way that
 // has to be gone a while after all faults are over.
 func (h *History) InTheWay(r *Request) bool {
@@ -115,8 +74,4 @@ func (k *keyHistory) inTheWay(r *Request) bool {
 	default:
 		return r.Code == inFlight || r.Code == unavailable
 	}
-}
-
-func (k *keyHistory) freedBetween(from, to time.Duration) bool {
-	return slices.ContainsFunc(k.freed, func(f *Freed) bool { return f.End >= from && f.Start <= to })
 }

@@ -251,10 +251,12 @@ func (s step) take(now state) []state {
 		next.execution = complete
 	}
 	switch {
-	case s.unsure:
-		return []state{next, now}
+	case now.phase == running && s.unsure: // it was not done
+		return []state{now}
 	case now.phase == running:
 		return nil
+	case s.unsure:
+		return []state{next, now}
 	}
 	return []state{next}
 }
