@@ -9,43 +9,8 @@ import (
 	"testing"
 )
 
-// A body that a proxy has begun to read can be sent by nobody else: not what is left of it, and
-// not as an empty one.
-func TestStandInAfterTheBodyWasRead(t *testing.T) {
-	t.Parallel()
-	const buffers = "request_buffers 4KiB"
-	for name, c := range map[string]struct{ main, standIn string }{
-		"read by the first":            {buffers, ""},
-		"read by the first, both read": {buffers, buffers},
-		"sent by the first":            {"", ""},
-		"sent by the first, then read": {"", buffers},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			fails := startUpstream(t, answersStatus(503))
-			up := startUpstream(t, answers201)
-			p := start(t, conf{store: "store memory", site: lines("dedup", "reverse_proxy "+fails.addr+" {", c.main,
-				"@failed status 503", "handle_response @failed {", "reverse_proxy "+up.addr+" {", c.standIn, "}", "}", "}")})
-			for form, content := range map[string]string{"short": "amount=5", "long": strings.Repeat("amount=5;", 700)} {
-				for _, framing := range []string{
-					fmt.Sprintf("Content-Length: %d\r\n\r\n%s", len(content), content),
-					fmt.Sprintf("Transfer-Encoding: chunked\r\nTrailer: X-T\r\n\r\n%x\r\n%s\r\n0\r\nX-T: t\r\n\r\n", len(content), content),
-				} {
-					key := fmt.Sprint(form, len(framing))
-					p.sendRaw(t, []byte("POST / HTTP/1.1\r\nHost: dedup.test\r\nIdempotency-Key: "+key+"\r\n"+framing))
-					for _, run := range up.runs(key) {
-						if run.Body != content {
-							t.Errorf("%s: the stand-in has executed %q", form, run.Body)
-						}
-					}
-				}
-			}
-		})
-	}
-}
-
-// The same where the upstream answers before it has the whole body: the transport is still
-// sending it then, or has not told its end yet.
+// A body that a proxy has begun to read can be sent by nobody else, also where the upstream answers before it has
+// the whole body: the transport is still sending it then, or has not told its end yet.
 func TestStandInWhileTheBodyIsSent(t *testing.T) {
 	t.Parallel()
 	read := make(chan struct{})

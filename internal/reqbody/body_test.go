@@ -152,6 +152,26 @@ func TestBodyWithoutRoomStaysWhole(t *testing.T) {
 	}
 }
 
+// Of a body that one has begun to read, or has closed, nobody else gets what is left, or an empty one: both would look
+// whole.
+func TestBodyIsReadByOne(t *testing.T) {
+	for name, begin := range map[string]func(io.ReadCloser) error{
+		"read": func(body io.ReadCloser) error {
+			_, err := io.ReadFull(body, make([]byte, 1))
+			return err
+		},
+		"closed": io.ReadCloser.Close,
+	} {
+		b, r := newBody(strings.NewReader("amount=5"), 8, &budget.Allowance{Budget: budget.New(1 << 20)})
+		if err := errors.Join(b.ReadAll(), begin(r.Body)); err != nil {
+			t.Fatal(err)
+		}
+		if got, err := io.ReadAll(ForLater(r.Body)); !errors.Is(err, http.ErrBodyReadAfterClose) {
+			t.Errorf("%s: another gets %q, %v", name, got, err)
+		}
+	}
+}
+
 func spent() *budget.Budget {
 	b := budget.New(1 << 20)
 	(&budget.Allowance{Budget: b}).Count(1 << 20)
