@@ -11,7 +11,7 @@ import (
 
 // served are tests of the project for a binary that is given to them, which use no command but
 // Caddy's own: a duplicate is replayed, and probes are answered.
-var served = []string{"TestDuplicateIsReplayedWithoutTheUpstream", "TestProbesSeeTheStore"}
+var served = []string{"TestExampleCaddyfile", "TestAddressOfAReplica"}
 
 // What the project's own file and xcaddy's own command build has the module in it, and
 // serves a duplicate; also with another plugin. Each build takes minutes where nothing is
