@@ -2,10 +2,7 @@ package integration
 
 import (
 	"fmt"
-	"net"
 	"net/http"
-	"runtime"
-	"strings"
 	"testing"
 )
 
@@ -45,31 +42,4 @@ func TestAttackForgedDeliveryIsAnsweredByAMaskedStream(t *testing.T) {
 	g.open()
 	wantAnswer(t, forged.reply(t), 200, "forged")
 	wantFresh(t, genuine.reply(t), 201, "run 2 of d")
-}
-
-// Attack: slow senders keep the turns in which bodies are parsed. Here the body is larger
-// than may be held, and nothing needs it: it is read at its sender's pace, and parsed by
-// nobody.
-func TestAttackSlowSendersKeepNobodyFromParsing(t *testing.T) {
-	t.Parallel()
-	up := startUpstream(t, answers201)
-	p := start(t, conf{store: "store memory", site: lines(
-		dedupBlock("key header Idempotency-Key", "key json /id", "fingerprint none", "max_request_body 1KiB"), proxyTo(up))})
-	slow := 4 * runtime.NumCPU() // more than there are turns
-	for n := range slow {
-		conn, err := net.Dial("tcp", p.addr)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer conn.Close()
-		whole := rawPost("/", make([]byte, 2048), fmt.Sprint("Idempotency-Key: slow ", n))
-		if _, err := conn.Write(whole[:len(whole)-2000]); err != nil {
-			t.Fatal(err)
-		}
-	}
-	eventually(t, "the slow requests are being read", func() bool {
-		_, dump := p.askAdmin(t, "GET", "/debug/pprof/goroutine?debug=2", "", "")
-		return strings.Count(dump, "identify.(*Request).identify") >= slow
-	})
-	wantFresh(t, p.post(t, "/", "", `{"id": "k"}`), 201, "run 1 of ")
 }

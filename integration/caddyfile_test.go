@@ -49,3 +49,6 @@ func dedupBlock(l ...string) string { return "dedup {\n" + lines(l...) + "\n}" }
 
 // proxyTo is the directive that leads to the upstream.
 func proxyTo(u *upstream) string { return "reverse_proxy " + u.addr }
+
+// limits are those of the global option.
+func limits(l ...string) string { return "limits {\n" + lines(l...) + "\n}" }

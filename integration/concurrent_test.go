@@ -10,24 +10,6 @@ import (
 	"github.com/caddy-dedup/caddy-dedup/internal/redistest"
 )
 
-func TestConcurrentDuplicatesRunOnce(t *testing.T) {
-	t.Parallel()
-	eachStore(t, func(t *testing.T, store string) {
-		g := newGate(t)
-		up := startUpstream(t, g.before(answers201))
-		p := start(t, conf{store: store, site: lines("dedup", proxyTo(up))})
-
-		all := p.postMany(100, "/", "k", "body")
-		up.awaitRuns(t, "k", 1)
-		p.awaitWaiting(t, 99, all...)
-		g.open()
-		got := replies(t, all)
-		allAlike(t, got)
-		wantAnswer(t, got[0], 201, "run 1 of k")
-		up.wantRuns(t, "k", 1)
-	})
-}
-
 // While the response cannot be stored, no client may have all of it.
 func TestAnswerIsStoredBeforeItsLastByte(t *testing.T) {
 	t.Parallel()
