@@ -124,18 +124,17 @@ func earliest(a, b time.Time) time.Time {
 
 // load reads the key's value from the database, nil if there is none.
 func (k *lockedKey) load(ctx context.Context) (*value, error) {
-	s, db, key := k.Store, k.db, k.key
-	return readWithDeadline(ctx, db, func() (*value, error) {
-		stored, err := db.get(valueName(key, ""))
+	return readWithDeadline(ctx, k.db, func() (*value, error) {
+		stored, err := k.db.get(valueName(k.key, ""))
 		if err != nil {
-			return nil, s.readError("record", key, err)
+			return nil, k.readError("record", k.key, err)
 		}
 		if stored == nil {
 			return nil, nil
 		}
-		v, err := decodeRecordValue(key, stored)
+		v, err := decodeRecordValue(k.key, stored)
 		if err != nil {
-			return nil, s.unreadable("record", key, err)
+			return nil, k.unreadable("record", k.key, err)
 		}
 		return v, nil
 	})
@@ -156,61 +155,60 @@ func (k *lockedKey) response(ctx context.Context, token string) (*idempotency.Re
 	if err != nil {
 		return nil, err
 	}
-	s, db, key, now := k.Store, k.db, k.key, k.now
 	var a *answer
 	if v != nil && v.answer != nil && v.answer.token == token {
-		if a = v.answer.live(now); a == nil || a.location.segment == 0 {
-			return s.decodeAnswer(key, a)
+		if a = v.answer.live(k.now); a == nil || a.location.segment == 0 {
+			return k.decodeAnswer(a)
 		}
 	}
-	return readWithDeadline(ctx, db, func() (*idempotency.Response, error) {
+	return readWithDeadline(ctx, k.db, func() (*idempotency.Response, error) {
 		if a == nil {
-			stored, err := db.get(valueName(key, token))
+			stored, err := k.db.get(valueName(k.key, token))
 			if err != nil {
-				return nil, s.readError("response", key, err)
+				return nil, k.readError("response", k.key, err)
 			}
 			if stored == nil {
 				return nil, nil
 			}
-			v, err := decodeValue(key, stored)
+			v, err := decodeValue(k.key, stored)
 			if err != nil {
-				return nil, s.unreadable("response", key, err)
+				return nil, k.unreadable("response", k.key, err)
 			}
-			a = v.answer.live(now)
+			a = v.answer.live(k.now)
 		}
-		return s.decodeAnswer(key, a)
+		return k.decodeAnswer(a)
 	})
 }
 
 // decodeAnswer returns the response of an answer, nil if that is nil. It reads the body if that is
 // in a segment. If the segment is gone, it returns the response without its body.
-func (s *Store) decodeAnswer(key idempotency.Key, a *answer) (*idempotency.Response, error) {
+func (k *lockedKey) decodeAnswer(a *answer) (*idempotency.Response, error) {
 	if a == nil {
 		return nil, nil
 	}
 	var r *idempotency.Response
 	var err error
 	if a.location.segment == 0 {
-		r, err = idempotency.DecodeResponse(key, a.token, a.encoded)
+		r, err = idempotency.DecodeResponse(k.key, a.token, a.encoded)
 	} else {
-		body, name, readErr := s.bodies.read(a.until, a.location)
+		body, name, readErr := k.bodies.read(a.until, a.location)
 		switch err = readErr; {
 		case err == nil:
-			r, err = idempotency.DecodeResponseParts(key, a.token, a.encoded, body)
+			r, err = idempotency.DecodeResponseParts(k.key, a.token, a.encoded, body)
 		case errors.Is(err, os.ErrNotExist):
 			// A clock that was ahead for some time has removed it.
-			if r, err = idempotency.DecodeResponseWithoutBody(key, a.token, a.encoded); err == nil {
-				s.logger.Warn("the body of a kept response is gone", zap.Stringer("key", key), zap.String("file", name))
+			if r, err = idempotency.DecodeResponseWithoutBody(k.key, a.token, a.encoded); err == nil {
+				k.logger.Warn("the body of a kept response is gone", zap.Stringer("key", k.key), zap.String("file", name))
 			}
 		case !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF):
-			return nil, s.wrap(err)
+			return nil, k.wrap(err)
 		}
 		if err != nil {
 			err = fmt.Errorf("its body in %s: %w", name, err)
 		}
 	}
 	if err != nil {
-		return nil, s.unreadable("response", key, err)
+		return nil, k.unreadable("response", k.key, err)
 	}
 	return r, nil
 }
@@ -253,24 +251,24 @@ func (k *lockedKey) write(ctx context.Context, next value, c *claim) (writeResul
 // the result is known, which may be after commit has returned.
 func (k *lockedKey) commit(ctx context.Context, batch *pebble.Batch, c *claim) (writeResult, error) {
 	k.lockTransferred = true
-	s, key, before := k.Store, k.key, k.claim
+	before := k.claim
 	result, err := k.db.commit(ctx, batch, func(result writeResult) {
 		switch result {
 		case applied:
-			s.filter.add(&key)
-			s.keys.unlock(key, c)
+			k.filter.add(&k.key)
+			k.keys.unlock(k.key, c)
 			if c == nil {
-				s.waiters.Wake(key)
+				k.waiters.Wake(k.key)
 			}
 		case unknown:
-			s.filter.add(&key)
+			k.filter.add(&k.key)
 			if before != nil {
 				before = before.withoutBase()
 			}
-			s.keys.unlock(key, before)
+			k.keys.unlock(k.key, before)
 		case notApplied:
-			s.keys.unlock(key, before)
+			k.keys.unlock(k.key, before)
 		}
 	})
-	return result, s.wrap(err)
+	return result, k.wrap(err)
 }
