@@ -2,7 +2,6 @@ package integration
 
 import (
 	"fmt"
-	"net/http"
 	"os"
 	"regexp"
 	"strconv"
@@ -89,7 +88,7 @@ func TestClientsThatReadNothing(t *testing.T) {
 	t.Parallel()
 	const clients, size = 200, 1 << 20
 	g := newGate(t)
-	up := startUpstream(t, g.before(answersDeclared(size)))
+	up := startUpstream(t, g.before(answersWhole(size)))
 	p := start(t, conf{store: "store file", dedup: lines("local_copies off", limits("buffered 32MiB", "client_idle 1s")), site: lines("dedup", proxyTo(up))})
 	for n := range clients {
 		stalled(t, p, fmt.Sprint(n))
@@ -126,7 +125,7 @@ func TestStreamsThatDeclareBodies(t *testing.T) {
 func TestReplaysThatAreNotRead(t *testing.T) {
 	t.Parallel()
 	const clients, size = 300, 512 << 10
-	up := startUpstream(t, answersDeclared(size))
+	up := startUpstream(t, answersWhole(size))
 	p := start(t, conf{store: "store file", dedup: lines("local_copies off", limits("buffered 32MiB", "client_idle 1s")), site: lines("dedup", proxyTo(up))})
 	p.post(t, "/", "k", "body")
 	check := p.wantAtMost(t, 144<<20)
@@ -159,14 +158,6 @@ func TestLargeResponsesTogether(t *testing.T) {
 			t.Errorf("response %d: %d, %d bytes", n, first.Status, len(first.Body))
 		}
 		wantReplay(t, p.post(t, "/", fmt.Sprint(n), "body"), first)
-	}
-}
-
-// answersDeclared answers with so many bytes, as it has declared.
-func answersDeclared(size int) answering {
-	return func(w http.ResponseWriter, _ *http.Request, _ run) {
-		w.Header().Set("Content-Length", strconv.Itoa(size))
-		_, _ = w.Write(make([]byte, size))
 	}
 }
 

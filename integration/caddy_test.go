@@ -176,11 +176,16 @@ func listeners(t *testing.T, port int) int {
 	return count
 }
 
+// overSocket connects to a Unix socket, whatever the host.
+func overSocket(socket string) *http.Transport {
+	return &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, "unix", socket)
+	}}
+}
+
 func (p *caddy) askAdmin(t *testing.T, method, path, contentType, body string) (int, string) {
 	t.Helper()
-	transport := &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-		return new(net.Dialer).DialContext(ctx, "unix", adminSocket(p.conf.dir))
-	}}
+	transport := overSocket(adminSocket(p.conf.dir))
 	defer transport.CloseIdleConnections()
 	r, err := http.NewRequestWithContext(t.Context(), method, "http://127.0.0.1"+path, strings.NewReader(body))
 	if err != nil {

@@ -12,7 +12,6 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
-	"sync"
 	"testing"
 
 	"github.com/caddy-dedup/caddy-dedup/internal/redistest"
@@ -135,28 +134,11 @@ func bytesOfTables(t *testing.T, dir string) (bytes int) {
 // fill sends a request with each of these keys.
 func fill(t *testing.T, p *caddy, from, to int) {
 	t.Helper()
-	client := newLoadClient()
-	client.Transport.(*http.Transport).MaxIdleConnsPerHost = 32
-	defer client.CloseIdleConnections()
-	var clients sync.WaitGroup
-	failed := make(chan error, 32)
-	for first := range 32 {
-		clients.Go(func() {
-			for i := from + first; i < to; i += 32 {
-				got, err := try(client, p.newPost("/orders", fmt.Sprintf("%08x-9c57-4c0e-8e1b-%012x", i, i), `{"amount": 10}`))
-				if err == nil && (got.Status != http.StatusCreated || got.replayed()) {
-					err = fmt.Errorf("key %d: %d %q", i, got.Status, got.Body)
-				}
-				if err != nil {
-					failed <- err
-					return
-				}
-			}
-		})
-	}
-	clients.Wait()
-	close(failed)
-	if err := <-failed; err != nil {
-		t.Fatal(err)
-	}
+	share(32, to-from, func(client *http.Client, n int) {
+		i := from + n
+		got, err := try(client, p.newPost("/orders", fmt.Sprintf("%08x-9c57-4c0e-8e1b-%012x", i, i), `{"amount": 10}`))
+		if err != nil || got.Status != http.StatusCreated || got.replayed() {
+			t.Errorf("key %d: %d %q, %v", i, got.Status, got.Body, err)
+		}
+	})
 }

@@ -40,12 +40,3 @@ func TestDiagramsOfThePages(t *testing.T) {
 		}
 	}
 }
-
-func TestFencesOfThePagesAreClosed(t *testing.T) {
-	t.Parallel()
-	for _, page := range docPages(t) {
-		if strings.Count("\n"+page.text, "\n```")%2 != 0 {
-			t.Errorf("%s has a fence that is not closed", page.path)
-		}
-	}
-}

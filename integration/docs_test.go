@@ -41,6 +41,9 @@ func docPages(t *testing.T) (pages []page) {
 			if err != nil {
 				t.Fatal(err)
 			}
+			if strings.Count("\n"+string(text), "\n```")%2 != 0 {
+				t.Fatalf("%s has a fence that is not closed", path)
+			}
 			p := page{path: strings.TrimPrefix(filepath.ToSlash(path), "../"), text: string(text)}
 			p.blocks = blocksOf(p)
 			pages = append(pages, p)

@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 )
@@ -62,25 +63,29 @@ func TestFloodOfUniqueKeysLeavesNothingInTheProcess(t *testing.T) {
 // flood sends a round of keys, each of them twice at once.
 func flood(t *testing.T, p *caddy, round string) {
 	t.Helper()
+	share(16, 2*floodKeys, func(client *http.Client, n int) {
+		r := p.newPost("/", fmt.Sprintf("%s key %d", round, n/2), strings.Repeat("x", 500))
+		r.GetBody = nil
+		if got, err := try(client, r); err != nil || got.Status != 201 && got.Status != 500 {
+			t.Errorf("%s: key %d got %d %q, %v", round, n/2, got.Status, got.Body, err)
+		}
+	})
+}
+
+// share has so many clients, each with a connection of its own, send so many requests, one after the other.
+func share(clients, requests int, send func(client *http.Client, n int)) {
 	client := newLoadClient()
+	client.Transport.(*http.Transport).MaxIdleConnsPerHost = clients
 	defer client.CloseIdleConnections()
-	numbers := make(chan int)
+	var next atomic.Int64
 	var all sync.WaitGroup
-	for range 16 {
+	for range clients {
 		all.Go(func() {
-			for n := range numbers {
-				r := p.newPost("/", fmt.Sprintf("%s key %d", round, n/2), strings.Repeat("x", 500))
-				r.GetBody = nil
-				if got, err := try(client, r); err != nil || got.Status != 201 && got.Status != 500 {
-					t.Errorf("%s: key %d got %d %q, %v", round, n/2, got.Status, got.Body, err)
-				}
+			for n := next.Add(1) - 1; n < int64(requests); n = next.Add(1) - 1 {
+				send(client, int(n))
 			}
 		})
 	}
-	for n := range 2 * floodKeys {
-		numbers <- n
-	}
-	close(numbers)
 	all.Wait()
 }
 

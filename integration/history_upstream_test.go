@@ -7,7 +7,6 @@ import (
 	"hash/fnv"
 	"io"
 	"math/rand/v2"
-	"net"
 	"net/http"
 	"strconv"
 	"strings"
@@ -31,14 +30,8 @@ type witness struct {
 
 func startWitness(t *testing.T, seed uint64, now func() time.Duration) *witness {
 	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	w := &witness{addr: listener.Addr().String(), seed: seed, now: now, count: map[string]int{}}
-	server := &http.Server{Handler: w}
-	go func() { _ = server.Serve(listener) }() // it ends with ErrServerClosed
-	t.Cleanup(func() { _ = server.Close() })
+	w := &witness{seed: seed, now: now, count: map[string]int{}}
+	w.addr = serve(t, "127.0.0.1:0", w)
 	return w
 }
 

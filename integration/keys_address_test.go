@@ -2,8 +2,8 @@ package integration
 
 import (
 	"fmt"
-	"io"
-	"net"
+	"net/http/httputil"
+	"net/url"
 	"strings"
 	"testing"
 
@@ -44,30 +44,7 @@ func TestKeysCommandByAPort(t *testing.T) {
 // tunnel leads from a port to a socket, as `ssh -L` does.
 func tunnel(t *testing.T, port int, socket string) {
 	t.Helper()
-	listener, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { listener.Close() })
-	go func() {
-		for {
-			near, err := listener.Accept()
-			if err != nil {
-				return
-			}
-			far, err := net.Dial("unix", socket)
-			if err != nil {
-				near.Close()
-				continue
-			}
-			go func() {
-				_, _ = io.Copy(far, near) // until one of them hangs up
-				far.Close()
-			}()
-			go func() {
-				_, _ = io.Copy(near, far)
-				near.Close()
-			}()
-		}
-	}()
+	proxy := httputil.NewSingleHostReverseProxy(&url.URL{Scheme: "http", Host: "socket"}) // which leaves the field Host as it is
+	proxy.Transport = overSocket(socket)
+	serve(t, fmt.Sprintf("127.0.0.1:%d", port), proxy)
 }

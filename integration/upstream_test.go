@@ -96,16 +96,23 @@ func startUpstream(t *testing.T, answer answering) *upstream {
 
 func startUpstreamOn(t *testing.T, addr string, answer answering) *upstream {
 	t.Helper()
+	u := &upstream{answer: answer}
+	u.addr = serve(t, addr, u)
+	return u
+}
+
+// serve serves a handler until the test ends, and returns its address.
+func serve(t *testing.T, addr string, handler http.Handler) string {
+	t.Helper()
 	listener, err := net.Listen("tcp", addr)
 	if err != nil {
 		t.Fatal(err)
 	}
-	u := &upstream{addr: listener.Addr().String(), answer: answer}
-	server := &http.Server{Handler: u}
+	server := &http.Server{Handler: handler}
 	go func() { _ = server.Serve(listener) }() // it ends with ErrServerClosed
 	// Close, not Shutdown: a run that waits at a gate ends after this.
 	t.Cleanup(func() { _ = server.Close() })
-	return u
+	return listener.Addr().String()
 }
 
 func (u *upstream) ServeHTTP(w http.ResponseWriter, r *http.Request) {
