@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"math/rand/v2"
 	"net/http"
 	"slices"
@@ -151,31 +150,21 @@ func send(ctx context.Context, client *http.Client, url string, r *history.Reque
 	if r.Force {
 		request.Header.Set("X-Force", "true")
 	}
-	response, err := client.Do(request)
+	got, err := try(client, request)
 	if err != nil {
 		return "", err
 	}
-	defer response.Body.Close()
-	body, err := io.ReadAll(response.Body)
-	if err != nil {
-		return "", err
+	r.Status, r.ExecutionID, r.Replayed = got.Status, got.executionID(), got.replayed()
+	if got.Header.Get("Content-Type") != "application/problem+json" {
+		r.Answer = digest(got.Body)
+		return got.Header.Get("X-Key"), nil
 	}
-	r.Status, r.ExecutionID = response.StatusCode, response.Header.Get("Dedup-Execution-Id")
-	hash = response.Header.Get("X-Key")
-	r.Replayed = response.Header.Get("Idempotent-Replayed") == "true"
-	if response.Header.Get("Content-Type") != "application/problem+json" {
-		r.Answer = digest(string(body))
-		return hash, nil
+	var p problem
+	if err := json.Unmarshal([]byte(got.Body), &p); err != nil {
+		return "", errors.New("a problem that is no JSON: " + got.Body)
 	}
-	var problem struct {
-		Code        string `json:"code"`
-		ExecutionID string `json:"execution_id"`
-	}
-	if err := json.Unmarshal(body, &problem); err != nil {
-		return "", errors.New("a problem that is no JSON: " + string(body))
-	}
-	r.Code, r.ExecutionID = problem.Code, problem.ExecutionID
-	return hash, nil
+	r.Code, r.ExecutionID = p.Code, p.ExecutionID
+	return got.Header.Get("X-Key"), nil
 }
 
 // lookAtAll asks each key once more, when all faults are over, until nothing is
