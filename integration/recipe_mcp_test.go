@@ -56,15 +56,7 @@ func TestRecipeMCPServer(t *testing.T) {
 	t.Parallel()
 	g := newGate(t)
 	up := startUpstream(t, toolServer(g))
-	var site string
-	for _, b := range docBlocks(t) {
-		if strings.HasSuffix(b.page, "mcp-server.md") && b.language == "caddyfile" {
-			if _, behind, is := strings.Cut(b.text, "\n:8080 {"); is { // behind the global options
-				site = behind
-			}
-		}
-	}
-	p := start(t, conf{store: "store memory", sites: "http://:PORT {" + strings.ReplaceAll(site, "localhost:3000", up.addr)})
+	p := start(t, conf{store: "store memory", sites: sitesOfAPage(t, "scope mcp {", "localhost:3000", up.addr)})
 	request := func(id, tool, key, more string) string {
 		return fmt.Sprintf(`{"jsonrpc": "2.0", "id": %s, "method": "tools/call", "params": {"name": %q, "arguments": {"idempotency_key": %q, "context": %[1]s%[4]s}}}`, id, tool, key, more)
 	}
@@ -125,12 +117,7 @@ func TestRecipeMCPServerWithoutKeys(t *testing.T) {
 		w.Header().Set("Content-Type", "application/json")
 		fmt.Fprintf(w, `{"jsonrpc":"2.0","id":1,"result":{"text":%q}}`, n.text())
 	})
-	var site string
-	for _, b := range docBlocks(t) {
-		if strings.HasSuffix(b.page, "mcp-server.md") && strings.Contains(b.text, "key content") && b.language == "caddyfile" {
-			site = strings.NewReplacer(":8080", "http://:PORT", "localhost:3000", up.addr).Replace(b.text)
-		}
-	}
+	site := sitesOfAPage(t, "key content calls", "localhost:3000", up.addr)
 	p := start(t, conf{store: "store memory", sites: site})
 	call := func(id, tool string) string {
 		return p.post(t, "/mcp", "", fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"method":"tools/call","params":{"name":%q,"arguments":{"amount":1}}}`, id, tool), header("Mcp-Session-Id", "s")).Body
