@@ -93,14 +93,20 @@ func blocksOf(p page) (blocks []block) {
 // caddyfileWith returns the Caddyfile with these words, of whichever page.
 func caddyfileWith(t *testing.T, words string) string {
 	t.Helper()
+	return blockWith(t, "caddyfile", words)
+}
+
+// blockWith returns the block in a language with these words, of whichever page.
+func blockWith(t *testing.T, language, words string) string {
+	t.Helper()
 	var found []block
 	for _, b := range docBlocks(t) {
-		if b.language == "caddyfile" && strings.Contains(b.text, words) {
+		if b.language == language && strings.Contains(b.text, words) {
 			found = append(found, b)
 		}
 	}
 	if len(found) != 1 {
-		t.Fatalf("%d Caddyfiles of the pages have %q; want one", len(found), words)
+		t.Fatalf("%d blocks of the pages in %s have %q; want one", len(found), language, words)
 	}
 	return found[0].text
 }

@@ -27,12 +27,7 @@ func TestDoneOnce(t *testing.T) {
 		t.Skip("no python3 in PATH, in which the service is written")
 	}
 	redis := redistest.Start(t)
-	port, database, snippet := freeport.Of(t), shortTempDir(t)+"/orders", ""
-	for _, b := range docBlocks(t) {
-		if b.page == "docs/done-once.md" && b.language == "python" {
-			snippet = b.text
-		}
-	}
+	port, database, snippet := freeport.Of(t), shortTempDir(t)+"/orders", blockWith(t, "python", "ON CONFLICT (dedup_key)")
 	service := &restarted{start: func() *caddy {
 		return startProcessWith(t, ".", os.Environ(), python, "testdata/done_once.py", fmt.Sprint(port), database, snippet)
 	}}
