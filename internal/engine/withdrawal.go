@@ -82,9 +82,9 @@ func (ws *withdrawals) giveUp() (n int) {
 	return n
 }
 
-// hasLapsed reports whether the claim has no effect any more.
+// hasLapsed reports whether the claim has no effect any more, and the store cannot execute it any more.
 func (w *withdrawal) hasLapsed() bool {
-	effect := w.claim.Lease
+	effect := max(w.claim.Lease, idempotency.ClaimTimeout)
 	if w.claim.Hold || w.claim.MaxAttempts > 0 {
 		effect = w.claim.Life()
 	}
@@ -166,18 +166,18 @@ func (ws *withdrawals) release(w *withdrawal) (released bool, err error) {
 	return err == nil, err
 }
 
-// removeDone removes the claims that are done and, if one failed, those that have lapsed. It reports
-// whether none is left. The claim that failed is last in the next round: perhaps only its key
-// cannot be reached, and the others must not wait for it.
+// removeDone removes the claims that are done or have lapsed. It reports whether none is left. The claim
+// that failed is last in the next round: perhaps only its key cannot be reached, and the others must
+// not wait for it.
 func (ws *withdrawals) removeDone(failed *withdrawal) (empty bool) {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
 	before := len(ws.pending)
 	ws.pending = slices.DeleteFunc(ws.pending, func(w *withdrawal) bool {
-		return w.done || w == failed || failed != nil && w.hasLapsed()
+		return w.done || w.hasLapsed()
 	})
-	if failed != nil && before > 0 && !failed.hasLapsed() { // else all were given up
-		ws.pending = append(ws.pending, failed)
+	if at := slices.Index(ws.pending, failed); at >= 0 {
+		ws.pending = append(slices.Delete(ws.pending, at, at+1), failed)
 	}
 	ws.inDoubt.add(len(ws.pending) - before)
 	return len(ws.pending) == 0

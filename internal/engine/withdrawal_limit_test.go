@@ -67,3 +67,13 @@ func TestTooManyClaimsInDoubt(t *testing.T) {
 		t.Errorf("a held key: %+v, want a refusal with %q", refused, ReasonHeld)
 	}
 }
+
+// A key that cannot be reached does not keep others waiting.
+func TestFailedWithdrawalIsTheLastOfTheNextRound(t *testing.T) {
+	claim := idempotency.Claim{Terms: idempotency.Terms{Lease: time.Hour}}
+	one, two := &withdrawal{claim: claim, since: time.Now()}, &withdrawal{claim: claim, since: time.Now()}
+	ws := withdrawals{pending: []*withdrawal{one, two}}
+	if ws.removeDone(one) || len(ws.pending) != 2 || ws.pending[1] != one {
+		t.Errorf("the next round is %v, want %p last", ws.pending, one)
+	}
+}

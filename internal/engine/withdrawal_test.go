@@ -26,6 +26,8 @@ func TestClaimInDoubtIsWithdrawn(t *testing.T) {
 		{"a takeover in doubt keeps the attempts", "", `
 			a runs one; one ends 500 released; a runs crashed; a store refused; sleep 30s; b store {hung|lost|late|twice} claim
 			b refuses unavailable - after=500ms; b store works; sleep 4s; b drains; b runs run attempt=3`},
+		{"it is executed after its own short lease", "lease=300ms", `
+			a runs one; one ends 500 released; a store late claim; a refuses unavailable - after=500ms; a store works; sleep 4s; a has released 1; a drains`},
 		{"when the store is back", "hold", `
 			a store hung; a store lost claim; a refuses unavailable - after=500ms; sleep 1h; a has in_flight 1; a store works; a drains
 			a has released 0`},
