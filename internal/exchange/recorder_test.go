@@ -591,7 +591,7 @@ func TestLargeHeaderIsSentWhileItCounts(t *testing.T) {
 func TestNotExecutedPassesAlongARow(t *testing.T) {
 	for _, within := range []string{"", "the run in front"} {
 		client := httptest.NewRecorder()
-		e := newExecution(t, client, httptest.NewRequest(http.MethodPost, "/", nil), Config{MaxResponseBody: 1 << 20}, func(idempotency.Settlement) {})
+		e := executionOn(t, client, 1<<20)
 		e.within = within
 		e.Header().Set(httpfield.NotExecuted, "request_in_flight")
 		e.WriteHeader(http.StatusConflict)
