@@ -243,9 +243,11 @@ func TestSlowForgedBodies(t *testing.T) {
 		if _, err := io.WriteString(conn, head); err != nil {
 			t.Fatal(err)
 		}
-		if response, err := http.ReadResponse(answer, nil); err != nil || response.StatusCode != http.StatusContinue { // its body is being read
+		response, err := http.ReadResponse(answer, nil)
+		if err != nil || response.StatusCode != http.StatusContinue { // the body of the request is being read
 			t.Fatal(response, err)
 		}
+		_ = response.Body.Close()
 		if _, err := io.WriteString(conn, strings.Repeat("x", size-1)); err != nil {
 			t.Fatal(err)
 		}
