@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/caddy-dedup/caddy-dedup/internal/canonicaljson"
 	"github.com/caddy-dedup/caddy-dedup/internal/delivery"
 )
 
@@ -270,7 +271,7 @@ func FuzzJSONKey(f *testing.F) {
 			}
 			return
 		}
-		if found.ID == "" || len(found.ID) > maxLength || delivery.CheckPointer(pointer) != nil {
+		if found.ID == "" || len(found.ID) > maxLength || canonicaljson.CheckPointer(pointer) != nil {
 			t.Fatalf("%q at %q: found %+v", body, pointer, found)
 		}
 		if found.Kind == "json number" { // the ID is a number in JSON too, and its ID is the same

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/caddy-dedup/caddy-dedup/internal/canonicaljson"
 	"github.com/caddy-dedup/caddy-dedup/internal/delivery"
 )
 
@@ -47,7 +48,7 @@ func TestCatalogueIsConsistent(t *testing.T) {
 			}
 		}
 		for _, pass := range p.Passes {
-			if (pass.Header == "") == (pass.Pointer == "") || delivery.CheckPointer(pass.Pointer) != nil {
+			if (pass.Header == "") == (pass.Pointer == "") || canonicaljson.CheckPointer(pass.Pointer) != nil {
 				t.Errorf("provider %s: %+v must have a header or a pointer", p.Name, pass)
 			}
 		}

@@ -16,16 +16,12 @@ import (
 // acceptedKinds are the kinds of source that a user can configure.
 const acceptedKinds = "header, json, form, value, content or parts"
 
-// CheckPointer returns an error if a JSON pointer (RFC 6901) is invalid.
-// The empty pointer is valid: it names the whole document.
-func CheckPointer(pointer string) error { return canonicaljson.CheckPointer(pointer) }
-
 // CheckMember returns an error if a JSON pointer is invalid or names several members.
 func CheckMember(pointer string) error {
 	if strings.Contains(pointer, "*") {
 		return fmt.Errorf("JSON pointer %q has a *, which stands for several members only in exclude; write the name or the number of one, such as /items/0/id", pointer)
 	}
-	return CheckPointer(pointer)
+	return canonicaljson.CheckPointer(pointer)
 }
 
 // CheckExclude returns an error if a word of exclude is invalid. It is a JSON pointer in which the
@@ -41,7 +37,7 @@ func CheckExclude(pointer string) error {
 	if pointer == "" {
 		return errors.New(`JSON pointer "" would exclude the whole body; it must name a member, such as /sent_at`)
 	}
-	if err := CheckPointer(pointer); err != nil {
+	if err := canonicaljson.CheckPointer(pointer); err != nil {
 		return err
 	}
 	for token := range strings.SplitSeq(pointer[1:], "/") {
@@ -140,7 +136,7 @@ func checkList(l List) error {
 		return fmt.Errorf("the array %q has no members to make an ID of", l.Array)
 	}
 	for _, pointer := range slices.Concat([]string{l.Array}, l.Members, l.Optional) {
-		if err := CheckPointer(pointer); err != nil {
+		if err := canonicaljson.CheckPointer(pointer); err != nil {
 			return err
 		}
 	}
