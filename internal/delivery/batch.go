@@ -1,6 +1,7 @@
 package delivery
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 
@@ -10,8 +11,8 @@ import (
 // batchVersion labels the hash of a batch.
 const batchVersion = "caddy-dedup batch v1"
 
-// batch combines the IDs of all elements, in order, into one ID. There is no ID if the array is
-// absent or empty, or if any element has no ID: a key of the other elements would be the same with
+// batch combines the IDs of all elements, in order; the first one is shown. There is no ID if the array
+// is absent or empty, or if any element has no ID: a key of the other elements would be the same with
 // and without that element.
 func (f finder) batch(list List) (item, error) {
 	doc, err := f.request.document()
@@ -26,13 +27,12 @@ func (f finder) batch(list List) (item, error) {
 	if err != nil {
 		return item{}, err
 	}
-	return item{kind: KindBatch, id: summary(b.count, "ids", b.first, b.all)}, nil
+	return item{kind: KindBatch, id: b.first, tuple: b.all.sum()}, f.checkLength(b.first)
 }
 
 // batch collects the IDs of the elements of a list and of the lists in them.
 type batch struct {
 	all   tuple
-	count int
 	first string
 }
 
@@ -62,36 +62,23 @@ func (b *batch) list(from canonicaljson.Value, list List) (n int, err error) {
 }
 
 func (b *batch) members(i int, element canonicaljson.Value, list List) error {
-	for m, pointer := range list.Members {
+	for _, pointer := range list.Members {
 		found, err := member(element, pointer)
 		if missing, is := errors.AsType[missingError](err); is {
 			missing.reason = fmt.Sprintf("element %d of %q: %v", i, list.Array, err)
 			return missing
 		}
-		if b.count == 0 && m == 0 {
-			b.first = found.id
-		}
+		b.first = cmp.Or(b.first, found.id)
 		b.all.writeItem(found)
 	}
 	for _, pointer := range list.Optional {
-		b.optional(element, pointer)
-	}
-	if len(list.Members) > 0 {
-		b.count++
+		found, err := member(element, pointer)
+		if err != nil {
+			found = item{kind: kindAbsent}
+		}
+		b.all.writeItem(found)
 	}
 	return nil
-}
-
-// optional adds a value if it is present. It hashes the absence too: otherwise the value of one
-// pointer could be read as that of the next.
-func (b *batch) optional(element canonicaljson.Value, pointer string) {
-	found, err := member(element, pointer)
-	if err != nil {
-		b.all.writeCount(0)
-		return
-	}
-	b.all.writeCount(1)
-	b.all.writeItem(found)
 }
 
 func (b *batch) lists(i int, element canonicaljson.Value, list List) error {

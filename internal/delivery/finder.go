@@ -52,12 +52,11 @@ type Found struct {
 	// from 0x20 to 0x7E; other IDs are UTF-8.
 	//
 	// A source of kind content has a hash as its ID. For parts, the ID is that of the first
-	// part. For a batch, the ID has the number of IDs, the first one, and a hash over all of
-	// them; it may exceed maxLength.
+	// part, and for a batch that of the first element.
 	ID string
-	// Parts are the IDs of the other parts that are present, and Tuple is a hash over all parts.
-	// Both are empty for other kinds.
+	// Parts are the IDs of the other parts that are present; nil for other kinds.
 	Parts []string
+	// Tuple is a hash over all parts, or over the IDs of a batch; "" for other kinds.
 	Tuple string
 	// Scope is what the provider adds to the scope: for each of its header fields the name in
 	// lower case, the number of lines in decimal, and the lines. The number distinguishes an

@@ -4,13 +4,8 @@ import (
 	"crypto/sha256"
 	"encoding/binary"
 	"encoding/hex"
-	"fmt"
 	"hash"
-	"unicode/utf8"
 )
-
-// maxShownID is the maximum length of the first ID in a summary, in bytes.
-const maxShownID = 64
 
 // tuple hashes several texts in order, each with its length: otherwise "ab" and "c" would have the
 // same hash as "a" and "bc".
@@ -41,16 +36,3 @@ func (t tuple) writeItem(i item) {
 }
 
 func (t tuple) sum() string { return "sha256:" + hex.EncodeToString(t.hash.Sum(nil)) }
-
-// summary combines several IDs into one. It shows operators their number and the first one; the
-// hash over all IDs makes it unique.
-func summary(n int, what, first string, all tuple) string {
-	if len(first) > maxShownID {
-		cut := maxShownID
-		for !utf8.RuneStart(first[cut]) {
-			cut--
-		}
-		first = first[:cut] + "…"
-	}
-	return fmt.Sprintf("%d %s, first %s, %s", n, what, first, all.sum())
-}

@@ -20,12 +20,15 @@ func TestBatch(t *testing.T) {
 		return delivery.Find([]delivery.Source{{Kind: delivery.KindBatch, Provider: "shop", Batch: list}}, withBody(body), 1)
 	}
 	found, err := ask(two, `{"two":[{"a":"1","b":"2"},{"a":"3","b":4,"c":true}]}`)
-	if err != nil || found.Kind != "batch" || found.Prefix != "shop" || !strings.HasPrefix(found.ID, "2 ids, first 1, sha256:") {
+	if err != nil || found.Kind != "batch" || found.Prefix != "shop" || found.ID != "1" || found.Tuple == "" {
 		t.Fatalf("got %+v, %v", found, err)
 	}
 	found, err = ask(inner, `{"outer":[{"x":[{"a":"1"},{"a":"2"}]},{"x":[],"y":[{"a":"3","b":"4"}]}]}`)
-	if err != nil || !strings.HasPrefix(found.ID, "3 ids, first 1, sha256:") {
+	if err != nil || found.ID != "1" {
 		t.Fatalf("got %+v, %v", found, err)
+	}
+	if found, err := ask(two, `{"two":[{"a":"12","b":"2"}]}`); !errors.Is(err, delivery.ErrUnusable) || !strings.Contains(err.Error(), "has 2 bytes") {
+		t.Errorf("a first ID over the limit: got %+v, %v; want ErrUnusable", found, err)
 	}
 	for body, reason := range map[string]string{
 		`{}`:                                    `no array "/two"`,
@@ -103,12 +106,12 @@ func neverMeet(t *testing.T, list delivery.List, format string, arrays []string)
 		if err != nil {
 			t.Fatalf("%s: %v", array, err)
 		}
-		if other, ok := bodies[found.ID]; ok && other != array {
+		if other, ok := bodies[found.Tuple]; ok && other != array {
 			t.Fatalf("%s and %s have one key", array, other)
 		}
-		bodies[found.ID] = array
+		bodies[found.Tuple] = array
 		spaced := strings.NewReplacer(",", " , ", "{", `{"other":[7],`).Replace(array)
-		if again, err := delivery.Find(source, withBody(fmt.Sprintf(format, spaced)), maxLength); err != nil || again.ID != found.ID {
+		if again, err := delivery.Find(source, withBody(fmt.Sprintf(format, spaced)), maxLength); err != nil || again.Tuple != found.Tuple {
 			t.Fatalf("%s has another key than %s (%v)", spaced, array, err)
 		}
 	}
@@ -143,12 +146,12 @@ func TestOptionalMembersOfABatch(t *testing.T) {
 			if err != nil {
 				t.Fatalf("%s: %v", body, err)
 			}
-			if other, ok := keys[found.ID]; ok && other != n {
+			if other, ok := keys[found.Tuple]; ok && other != n {
 				t.Errorf("%s has the key of %s", body, same[other][0])
 			} else if !ok && body != bodies[0] {
 				t.Errorf("%s does not have the key of %s", body, bodies[0])
 			}
-			keys[found.ID] = n
+			keys[found.Tuple] = n
 		}
 	}
 	wrong := source
