@@ -56,7 +56,7 @@ func printProviders(w io.Writer) {
 	fmt.Fprintln(table, "NAME\tDOCUMENTED\tROUTE\tVERIFY\tRETENTION\tSCOPE\tKEY") // the key last: some are long
 	for _, p := range delivery.Providers() {
 		documented := "no"
-		if p.Documented {
+		if p.Documented() {
 			documented = "yes"
 		}
 		route := "any"

@@ -14,7 +14,7 @@ var knownByContent = []Provider{
 		Note:    "It retries for 24 hours.",
 	},
 	{
-		Name: "discord", Title: "Discord webhook events", Documented: true, Read: firstReading,
+		Name: "discord", Title: "Discord webhook events", Read: firstReading,
 		Sources: []Source{contentSource()},
 		Signs:   signedBy("X-Signature-Ed25519"),
 		Passes:  []Pass{{Pointer: "/type", Values: []string{"0"}}},
@@ -22,7 +22,7 @@ var knownByContent = []Provider{
 		Note:    "It has the event's time in it.",
 	},
 	{
-		Name: "dropbox", Title: "Dropbox", Documented: true, Read: firstReading,
+		Name: "dropbox", Title: "Dropbox", Read: firstReading,
 		Sources:   []Source{contentSource()},
 		Signs:     signedBy("X-Dropbox-Signature"),
 		Retention: 10 * time.Minute,
@@ -38,7 +38,7 @@ var knownByContent = []Provider{
 		Note:  "Bodies have a member /meta/webhook_id: if it changes with a retry, the retry runs.",
 	},
 	{
-		Name: "plaid", Title: "Plaid", Documented: true, Read: firstReading,
+		Name: "plaid", Title: "Plaid", Read: firstReading,
 		Sources: []Source{contentSource()},
 		Signs:   signedBy("Plaid-Verification"),
 		// 30 s, 2 min and 8 min between the first four attempts.
@@ -47,7 +47,7 @@ var knownByContent = []Provider{
 		Note:      "It retries for 24 hours; the retention covers the first three retries, because bodies repeat within a day. " + noteRepeats,
 	},
 	{
-		Name: "sentry", Title: "Sentry", Documented: true, Read: firstReading,
+		Name: "sentry", Title: "Sentry", Read: firstReading,
 		// Request-ID changes with each attempt.
 		Sources:   []Source{contentSource()},
 		Signs:     signedBy("Sentry-Hook-Resource"),

@@ -18,12 +18,12 @@ var knownByHeader = []Provider{
 		Note:    "It repeats a delivery twice after a 5xx.",
 	},
 	{
-		Name: "clerk", Title: "Clerk", Documented: true,
+		Name: "clerk", Title: "Clerk",
 		Sources: []Source{headerSource("svix-id")},
 		Fact:    "https://clerk.com/docs/webhooks/overview",
 	},
 	{
-		Name: "contentful", Title: "Contentful", Documented: true, Read: firstReading,
+		Name: "contentful", Title: "Contentful", Read: firstReading,
 		// The page mentions very recent requests with the same key. It does not say whether a
 		// later action can have the same key.
 		Sources: []Source{inScope(partsSource(headerSource("X-Contentful-Idempotency-Key"), contentSource()), "X-Contentful-Topic", "X-Contentful-Webhook-Name")},
@@ -31,24 +31,24 @@ var knownByHeader = []Provider{
 		Note:    "It may reuse an idempotency key, so the key includes a hash of the body.",
 	},
 	{
-		Name: "convoy", Title: "Convoy", Documented: true,
+		Name: "convoy", Title: "Convoy",
 		Sources: []Source{headerSource("X-Convoy-EventDelivery-ID")},
 		Fact:    "https://github.com/frain-dev/convoy",
 	},
 	{
-		Name: "forgejo", Title: "Forgejo", Documented: true,
+		Name: "forgejo", Title: "Forgejo",
 		Sources: []Source{headerSource("X-Gitea-Delivery")},
 		Fact:    "https://forgejo.org/docs/latest/user/webhooks/",
 		Note:    "A manual replay is a new delivery.",
 	},
 	{
-		Name: "gitea", Title: "Gitea", Documented: true,
+		Name: "gitea", Title: "Gitea",
 		Sources: []Source{headerSource("X-Gitea-Delivery")},
 		Fact:    "https://docs.gitea.com/usage/webhooks",
 		Note:    "A manual replay is a new delivery.",
 	},
 	{
-		Name: "github", Title: "GitHub", Documented: true,
+		Name: "github", Title: "GitHub",
 		// The ID names the event: without the ID of the hook, the delivery to a second hook
 		// would be a duplicate of the first.
 		Sources: []Source{headerSource("X-GitHub-Delivery", "X-GitHub-Hook-ID")},
@@ -57,7 +57,7 @@ var knownByHeader = []Provider{
 		Note:    "It does not retry by itself: redeliver what has failed, manually or by its API. A redelivery keeps the ID.",
 	},
 	{
-		Name: "gitlab", Title: "GitLab", Documented: true, Read: firstReading,
+		Name: "gitlab", Title: "GitLab", Read: firstReading,
 		// A webhook that triggers another one passes on its X-Gitlab-Event-UUID. Two hooks
 		// with the same address differ in their UUIDs.
 		Sources: []Source{
@@ -69,14 +69,14 @@ var knownByHeader = []Provider{
 		Note:  "A manual retry keeps the ID. Older versions send only X-Gitlab-Event-UUID, which several events can share.",
 	},
 	{
-		Name: "hugging_face", Title: "Hugging Face", Documented: true,
+		Name: "hugging_face", Title: "Hugging Face",
 		// All its deliveries have this member, and those of other senders with the field do not.
 		Sources: []Source{partsSource(headerSource("Webhook-Id"), memberSource("/webhook/id"))},
 		Fact:    "https://huggingface.co/docs/hub/webhooks",
 		Note:    "A manual replay keeps the ID.",
 	},
 	{
-		Name: "jira", Title: "Jira Cloud", Documented: true, Read: secondReading,
+		Name: "jira", Title: "Jira Cloud", Read: secondReading,
 		// Jira lists a webhook that failed after all retries with one ID, that of this field.
 		Sources: []Source{headerSource("X-Atlassian-Webhook-Identifier")},
 		Fact:    "https://developer.atlassian.com/cloud/jira/platform/rest/v3/api-group-webhooks/",
@@ -90,18 +90,18 @@ var knownByHeader = []Provider{
 		Note:    "It retries three times, the last after about seven hours.",
 	},
 	{
-		Name: "openai", Title: "OpenAI", Documented: true,
+		Name: "openai", Title: "OpenAI",
 		Sources: []Source{headerSource("webhook-id")},
 		Signs:   ofStandardWebhooks,
 		Fact:    "https://platform.openai.com/docs/guides/webhooks",
 	},
 	{
-		Name: "outpost", Title: "Outpost", Documented: true,
+		Name: "outpost", Title: "Outpost",
 		Sources: []Source{headerSource("X-Outpost-Event-Id")},
 		Fact:    "https://github.com/hookdeck/outpost",
 	},
 	{
-		Name: "pagerduty", Title: "PagerDuty", Documented: true, Read: secondReading,
+		Name: "pagerduty", Title: "PagerDuty", Read: secondReading,
 		Sources: []Source{headerSource("X-Webhook-Id")},
 		Signs: Signs{AnyOf: []Sign{
 			{Header: "X-PagerDuty-Signature"}, {Header: "X-Webhook-Subscription"}, {Header: "User-Agent", Begins: "PagerDuty-Webhook/"},
@@ -110,13 +110,13 @@ var knownByHeader = []Provider{
 		Note: "It drops a delivery after a 4xx other than 429.",
 	},
 	{
-		Name: "pandadoc", Title: "PandaDoc", Documented: true, Read: firstReading,
+		Name: "pandadoc", Title: "PandaDoc", Read: firstReading,
 		Sources: []Source{headerSource("X-PandaDoc-Webhook-Event-Id")},
 		Fact:    "https://developers.pandadoc.com/changelog/2026-07-20-webhooks-deduplicate",
 		Note:    "A manual retry keeps the ID.",
 	},
 	{
-		Name: "postmark", Title: "Postmark", Documented: true, Read: secondReading,
+		Name: "postmark", Title: "Postmark", Read: secondReading,
 		// Several opens, clicks and recipients of one message share MessageID and
 		// RecordType.
 		Sources: []Source{headerSource("X-PM-Webhook-Trace-Id")},
@@ -125,31 +125,31 @@ var knownByHeader = []Provider{
 			"It retries for 70 minutes, and drops an event after a 4xx other than 408 and 429.",
 	},
 	{
-		Name: "prolific", Title: "Prolific", Documented: true, Read: firstReading,
+		Name: "prolific", Title: "Prolific", Read: firstReading,
 		Sources: []Source{headerSource("X-Event-ID")},
 		Signs:   signedBy("X-Prolific-Request-Signature", "X-Prolific-Request-Timestamp"),
 		Fact:    "https://docs.prolific.com/api-reference/webhooks/idempotency-and-the-x-event-id-header",
 		Note:    "It retries for 24 hours.",
 	},
 	{
-		Name: "razorpay", Title: "Razorpay", Documented: true, Read: firstReading,
+		Name: "razorpay", Title: "Razorpay", Read: firstReading,
 		Sources: []Source{headerSource("X-Razorpay-Event-Id")},
 		Fact:    "https://razorpay.com/docs/payments/payment-gateway/s2s-integration/test-s2s/best-practices/webhooks-and-fetch-apis",
 		Note:    "It retries for 24 hours.",
 	},
 	{
-		Name: "replicate", Title: "Replicate", Documented: true,
+		Name: "replicate", Title: "Replicate",
 		Sources: []Source{headerSource("webhook-id")},
 		Signs:   ofStandardWebhooks,
 		Fact:    "https://replicate.com/docs/topics/webhooks/verify-webhook",
 	},
 	{
-		Name: "resend", Title: "Resend", Documented: true,
+		Name: "resend", Title: "Resend",
 		Sources: []Source{headerSource("svix-id")},
 		Fact:    "https://resend.com/docs/dashboard/webhooks/introduction",
 	},
 	{
-		Name: "shopify", Title: "Shopify", Documented: true, Read: firstReading,
+		Name: "shopify", Title: "Shopify", Read: firstReading,
 		// According to one page, the ID of the event marks a duplicate; according to another
 		// page, that of the webhook does. The key has both.
 		Sources: []Source{
@@ -162,7 +162,7 @@ var knownByHeader = []Provider{
 		Note: "Its pages contradict each other on which ID marks a duplicate, so the key has both. Its newer Events send Shopify-Webhook-Id. It tries eight times within four hours.",
 	},
 	{
-		Name: "sns", Title: "Amazon SNS", Documented: true,
+		Name: "sns", Title: "Amazon SNS",
 		// The ID names the published message: each subscription to the topic gets it, and two
 		// subscriptions can have URLs that differ only in the query.
 		Sources: []Source{headerSource("x-amz-sns-message-id", "x-amz-sns-subscription-arn")},
@@ -173,33 +173,33 @@ var knownByHeader = []Provider{
 		Fact: "https://docs.aws.amazon.com/sns/latest/dg/http-header.html",
 	},
 	{
-		Name: "standard_webhooks", Title: "Standard Webhooks", Documented: true,
+		Name: "standard_webhooks", Title: "Standard Webhooks",
 		Sources: []Source{headerSource("webhook-id")},
 		Signs:   ofStandardWebhooks,
 		Fact:    "https://github.com/standard-webhooks/standard-webhooks/blob/main/spec/standard-webhooks.md",
 		Note:    "For other senders that follow the specification, such as Codat. Together with gitlab, name gitlab first.",
 	},
 	{
-		Name: "svix", Title: "Svix", Documented: true,
+		Name: "svix", Title: "Svix",
 		Sources: []Source{headerSource("svix-id")},
 		Fact:    "https://docs.svix.com/receiving/verifying-payloads/how-manual",
 		Note:    "For other senders that use Svix.",
 	},
 	{
-		Name: "twilio", Title: "Twilio", Documented: true, Read: firstReading,
+		Name: "twilio", Title: "Twilio", Read: firstReading,
 		// All events about a message or call have its SID.
 		Sources: []Source{headerSource("I-Twilio-Idempotency-Token")},
 		Fact:    "https://github.com/twilio/twilio-agent-connect-python",
 		Note:    "A duplicate needs the TwiML of the first answer: leave on_duplicate at replay. A webhook set to GET passes, except under `verify`: choose POST.",
 	},
 	{
-		Name: "twitch", Title: "Twitch EventSub", Documented: true, Read: firstReading,
+		Name: "twitch", Title: "Twitch EventSub", Read: firstReading,
 		Sources: []Source{headerSource("Twitch-Eventsub-Message-Id")},
 		Passes:  []Pass{{Header: "Twitch-Eventsub-Message-Type", Values: []string{"webhook_callback_verification"}, SignedPointer: "/challenge"}},
 		Fact:    "https://dev.twitch.tv/docs/eventsub/",
 	},
 	{
-		Name: "zendesk", Title: "Zendesk", Documented: true, Read: secondReading,
+		Name: "zendesk", Title: "Zendesk", Read: secondReading,
 		Fact: "https://developer.zendesk.com/documentation/webhooks/anatomy-of-a-webhook-request/",
 		// That page says that the field has the ID of the invocation; the reference of
 		// the API, that an invocation has one attempt or several.

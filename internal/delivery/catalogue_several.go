@@ -59,7 +59,7 @@ const whatsAppRetention = 8 * 24 * time.Hour
 // ID, and those that send several events in one request.
 var knownBySeveral = []Provider{
 	{
-		Name: "adyen", Title: "Adyen", Documented: true, Read: firstReading,
+		Name: "adyen", Title: "Adyen", Read: firstReading,
 		// A corrected item may differ in any member, and a retry repeats the item as it is.
 		// A JSON webhook carries one item.
 		Sources: []Source{partsSource(
@@ -72,19 +72,19 @@ var knownBySeveral = []Provider{
 		Note:      "There is no event ID. An event that is sent again with a later date or other details runs: Adyen wants the latest to be used. It retries for up to 30 days.",
 	},
 	{
-		Name: "cloudevents", Title: "CloudEvents", Documented: true,
+		Name: "cloudevents", Title: "CloudEvents",
 		Sources: ofCloudEvents(),
 		Fact:    factCloudEvents,
 		Note:    "In each HTTP mode: " + noteCloudEvents,
 	},
 	{
-		Name: "eventarc", Title: "Google Eventarc", Documented: true,
+		Name: "eventarc", Title: "Google Eventarc",
 		Sources: ofCloudEvents(),
 		Fact:    "https://cloud.google.com/eventarc/docs/cloudevents",
 		Note:    "In each HTTP mode: " + noteCloudEvents,
 	},
 	{
-		Name: "eventgrid", Title: "Azure Event Grid", Documented: true,
+		Name: "eventgrid", Title: "Azure Event Grid",
 		Sources: ofEventGrid(),
 		Signs:   ofEventGridAlone,
 		Passes:  []Pass{{Header: "aeg-event-type", Values: []string{"SubscriptionValidation"}}},
@@ -92,13 +92,13 @@ var knownBySeveral = []Provider{
 		Note:    "In its own schema, and as CloudEvents: " + noteCloudEvents + " Together with cloudevents, name eventgrid first.",
 	},
 	{
-		Name: "knative", Title: "Knative Eventing", Documented: true,
+		Name: "knative", Title: "Knative Eventing",
 		Sources: ofCloudEvents(),
 		Fact:    "https://knative.dev/docs/eventing/event-delivery/",
 		Note:    "The body of a response is an event, too: a duplicate gets that of the first run again. In each HTTP mode: " + noteCloudEvents,
 	},
 	{
-		Name: "line", Title: "LINE Messaging API", Documented: true, Read: firstReading,
+		Name: "line", Title: "LINE Messaging API", Read: firstReading,
 		// deliveryContext changes with a redelivery.
 		Sources: []Source{batchSource(List{Array: "/events", Members: []string{"/webhookEventId"}})},
 		Signs:   signedBy("X-Line-Signature"),
@@ -116,24 +116,24 @@ var knownBySeveral = []Provider{
 		Note:      "Requests without an ID, such as receipts, pass. " + noteMeta,
 	},
 	{
-		Name: "okta", Title: "Okta", Documented: true, Read: firstReading,
+		Name: "okta", Title: "Okta", Read: firstReading,
 		Sources: []Source{batchSource(List{Array: "/data/events", Members: []string{"/uuid"}})},
 		Fact:    "https://developer.okta.com/docs/concepts/event-hooks/",
 	},
 	{
-		Name: "pubsub", Title: "Google Cloud Pub/Sub", Documented: true, ChangesBody: true, Read: firstReading,
+		Name: "pubsub", Title: "Google Cloud Pub/Sub", ChangesBody: true, Read: firstReading,
 		Sources: []Source{partsSource(memberSource("/message/messageId"), memberSource("/subscription"))},
 		Fact:    "https://cloud.google.com/python/docs/reference/pubsub/1.5.0/google.cloud.pubsub_v1.types.PublishResponse",
 		Note:    "For push subscriptions with the wrapped payload.",
 	},
 	{
-		Name: "sendgrid", Title: "Twilio SendGrid", Documented: true, Read: firstReading,
+		Name: "sendgrid", Title: "Twilio SendGrid", Read: firstReading,
 		Sources: []Source{batchSource(List{Array: "", Members: []string{"/sg_event_id"}})},
 		Fact:    "https://docs.sendgrid.com/for-developers/tracking-events/troubleshooting",
 		Note:    "A request with an event without the ID passes. It retries for 24 hours.",
 	},
 	{
-		Name: "whatsapp", Title: "WhatsApp Business Platform", Documented: true, Read: secondReading,
+		Name: "whatsapp", Title: "WhatsApp Business Platform", Read: secondReading,
 		// According to the page, Meta repeats a request for seven days, and the service must
 		// drop duplicates. The IDs are those of messages, not of attempts.
 		Fact:      factWhatsApp,
@@ -143,7 +143,7 @@ var knownBySeveral = []Provider{
 		Note:      "Changes other than messages and statuses pass. " + noteMeta,
 	},
 	{
-		Name: "woocommerce", Title: "WooCommerce", Documented: true,
+		Name: "woocommerce", Title: "WooCommerce",
 		// Two events in one second have the same delivery ID.
 		Sources: []Source{partsSource(headerSource("X-WC-Webhook-Delivery-ID"), contentSource())},
 		Fact:    "https://github.com/woocommerce/woocommerce",

@@ -113,11 +113,15 @@ func (p Provider) Scope() []string {
 	return all
 }
 
+// Documented reports whether the fact was read in the documentation or the source code of the provider.
+// Other facts are from secondary sources or general knowledge.
+func (p Provider) Documented() bool { return strings.HasPrefix(p.Fact, "https://") }
+
 // Provenance returns the page or file that documents what identifies a delivery, and when it was
 // read, or says that none does.
 func (p Provider) Provenance() string {
 	switch {
-	case !p.Documented:
+	case !p.Documented():
 		return "none: " + p.Fact
 	case p.Read == "":
 		return p.Fact

@@ -30,11 +30,8 @@ type Provider struct {
 	ChangesBody bool
 	// Passes are the requests of the provider that are not deliveries.
 	Passes []Pass
-	// Documented reports whether the fact was read in the documentation or the source code of the
-	// provider. Other facts are from secondary sources or general knowledge.
-	Documented bool
-	// Fact is the origin of the fact that identifies a delivery: the URL of the page or file if
-	// it is documented.
+	// Fact is the origin of the fact that identifies a delivery: the URL of a page or file of the
+	// provider, or why there is none.
 	Fact string
 	// Read is the date on which a documented fact was read, such as 2026-11-22; "" if unknown.
 	Read string

@@ -21,13 +21,11 @@ func TestCatalogueIsConsistent(t *testing.T) {
 			t.Errorf("provider %q: its name must be lower case, unique, and in its place of the order", p.Name)
 		}
 		before = p.Name
-		page, err := url.Parse(p.Fact)
-		isPage := err == nil && page.Scheme == "https" && page.Host != ""
-		if isPage != p.Documented {
-			t.Errorf("provider %s: documented is %v, but its fact is %q", p.Name, p.Documented, p.Fact)
+		if page, err := url.Parse(p.Fact); p.Documented() && (err != nil || page.Host == "") {
+			t.Errorf("provider %s: its fact is %q", p.Name, p.Fact)
 		}
-		if _, err := time.Parse(time.DateOnly, p.Read); p.Read != "" && (err != nil || !p.Documented) {
-			t.Errorf("provider %s: read on %q, and documented is %v", p.Name, p.Read, p.Documented)
+		if _, err := time.Parse(time.DateOnly, p.Read); p.Read != "" && (err != nil || !p.Documented()) {
+			t.Errorf("provider %s: read on %q, of the fact %q", p.Name, p.Read, p.Fact)
 		}
 		if p.Title == "" || p.Fact == "" || len(p.Sources) == 0 || p.Retention < 0 {
 			t.Errorf("provider %s: it lacks a title, a fact or a source: %+v", p.Name, p)

@@ -54,7 +54,7 @@ func TestProvidersOfTheReadme(t *testing.T) {
 	}
 	all, documented := delivery.Providers(), 0
 	for _, p := range all {
-		if p.Documented {
+		if p.Documented() {
 			documented++
 		}
 	}
@@ -77,7 +77,7 @@ func renderProviders() []byte {
 			keys = append(keys, source.String())
 		}
 		sender := fmt.Sprintf("[%s](%s)", p.Title, p.Fact)
-		if !p.Documented {
+		if !p.Documented() {
 			sender = p.Title + " *"
 		}
 		path := ""
