@@ -299,15 +299,17 @@ func (s *Settings) signedSender() *identify.Sender {
 	for i := range sender.Sources {
 		sender.Sources[i].Signs = delivery.Signs{}
 	}
-	for i := range sender.Providers {
-		p := &sender.Providers[i]
-		p.Signs = delivery.Signs{}
-		for i, pass := range p.Passes {
+	for i, p := range sender.Providers {
+		var passes []delivery.Pass
+		for _, pass := range p.Passes {
 			if pass.Header != "" {
-				p.Passes[i] = delivery.Pass{Pointer: pass.SignedPointer}
+				pass = delivery.Pass{Pointer: pass.SignedPointer}
+			}
+			if pass.Pointer != "" {
+				passes = append(passes, pass)
 			}
 		}
-		p.Passes = slices.DeleteFunc(p.Passes, func(pass delivery.Pass) bool { return pass.Pointer == "" })
+		sender.Providers[i].Signs, sender.Providers[i].Passes = delivery.Signs{}, passes
 	}
 	return sender
 }

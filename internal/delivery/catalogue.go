@@ -7,19 +7,28 @@ import (
 	"strings"
 )
 
-// catalogue has every provider, sorted by name. The tables do not set
-// [Source.Provider]: complete does that.
+// catalogue has every provider, sorted by name.
 //
 // Where its sender allows it, a provider does not claim requests of a site's own API:
 // [Provider.Signs] has the field that every delivery carries.
 //
 // There is one table per location of the delivery ID. A comment beside an entry says why a source
 // that seems right would be wrong.
-var catalogue = sortedByName(knownByHeader, knownByMember, knownBySeveral, knownByContent)
+var catalogue = complete(knownByHeader, knownByMember, knownBySeveral, knownByContent)
 
-func sortedByName(tables ...[]Provider) []Provider {
+// complete merges tables, and sets in all sources what they have from their provider.
+func complete(tables ...[]Provider) []Provider {
 	all := slices.Concat(tables...)
 	slices.SortFunc(all, func(a, b Provider) int { return cmp.Compare(a.Name, b.Name) })
+	for _, p := range all {
+		for i := range p.Sources {
+			s := &p.Sources[i]
+			s.Provider, s.OfCatalogue = p.Name, true
+			if s.Signs.isZero() {
+				s.Signs = p.Signs
+			}
+		}
+	}
 	return all
 }
 

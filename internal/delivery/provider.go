@@ -39,39 +39,15 @@ type Provider struct {
 	Note string
 }
 
-// ProviderNamed returns the provider with this name, and whether there is one.
+// ProviderNamed returns the provider with this name, and whether there is one. The caller must not change
+// its slices.
 func ProviderNamed(name string) (Provider, bool) {
-	for _, p := range catalogue {
-		if p.Name == name {
-			return p.complete(), true
-		}
+	i := slices.IndexFunc(catalogue, func(p Provider) bool { return p.Name == name })
+	if i < 0 {
+		return Provider{}, false
 	}
-	return Provider{}, false
+	return catalogue[i], true
 }
 
-// Providers returns the whole catalogue, sorted by name.
-func Providers() []Provider {
-	all := make([]Provider, 0, len(catalogue))
-	for _, p := range catalogue {
-		all = append(all, p.complete())
-	}
-	return all
-}
-
-// complete returns a copy of an entry, with the name of the provider in all its
-// sources. The caller may change the copy, except for the slices in [Source.Batch].
-func (p Provider) complete() Provider {
-	p.Sources = slices.Clone(p.Sources)
-	for i, s := range p.Sources {
-		p.Sources[i].Provider, p.Sources[i].OfCatalogue = p.Name, true
-		p.Sources[i].Parts = slices.Clone(s.Parts)
-		p.Sources[i].ScopeHeaders = slices.Clone(s.ScopeHeaders)
-		if s.Signs.isZero() {
-			s.Signs = p.Signs
-		}
-		p.Sources[i].Signs = s.Signs.clone()
-	}
-	p.Signs = p.Signs.clone()
-	p.Passes = slices.Clone(p.Passes)
-	return p
-}
+// Providers returns the whole catalogue, sorted by name. The caller must not change it.
+func Providers() []Provider { return catalogue }

@@ -79,10 +79,6 @@ func (s Signs) exclusive() bool { return len(s.AllOf)+len(s.AnyOf) > 0 }
 
 func (s Signs) isZero() bool { return len(s.AllOf)+len(s.AnyOf)+len(s.NoneOf) == 0 }
 
-func (s Signs) clone() Signs {
-	return Signs{AllOf: slices.Clone(s.AllOf), AnyOf: slices.Clone(s.AnyOf), NoneOf: slices.Clone(s.NoneOf)}
-}
-
 // signedBy returns the signs of a provider that always sends one of these fields.
 func signedBy(names ...string) Signs {
 	signs := make([]Sign, len(names))
