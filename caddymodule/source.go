@@ -53,7 +53,7 @@ func (s *Settings) providers() []delivery.Provider {
 
 // source converts the source.
 func (k KeySource) source() delivery.Source {
-	source := delivery.Source{Provider: k.Prefix, Prefix: k.Prefix, Optional: k.Optional}
+	source := delivery.Source{Provider: k.Prefix, Optional: k.Optional}
 	switch {
 	case k.Header != "":
 		source.Kind, source.Header = delivery.KindHeader, k.Header

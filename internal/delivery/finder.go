@@ -45,8 +45,8 @@ type Found struct {
 	// Kind is [Source.Kind], except for a number in a JSON body: 1 and "1" are
 	// different IDs, and so they have different kinds.
 	Kind string
-	// Prefix is the first of these that is not empty: the name of the provider, the configured
-	// prefix, the name of the header field in lower case, the kind of the source.
+	// Prefix separates the IDs of one source from those of others. It is [Source.Provider], else the name
+	// of the header field in lower case, else the kind of the source.
 	Prefix string
 	// ID has from 1 byte to the maxLength of [Find]. An ID from a header field has only bytes
 	// from 0x20 to 0x7E; other IDs are UTF-8.
@@ -208,10 +208,8 @@ func (f finder) find(source Source) (item, error) {
 		return f.content()
 	case KindParts:
 		return f.parts(source)
-	case KindBatch:
-		return f.batch(source.Batch)
 	default:
-		return item{}, fmt.Errorf("source kind %q is unknown; it must be %s", source.Kind, acceptedKinds)
+		return f.batch(source.Batch)
 	}
 }
 

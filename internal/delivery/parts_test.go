@@ -14,7 +14,7 @@ import (
 )
 
 func inParts(parts ...delivery.Source) delivery.Source {
-	return delivery.Source{Kind: delivery.KindParts, Prefix: "orders", Parts: parts}
+	return delivery.Source{Kind: delivery.KindParts, Provider: "orders", Parts: parts}
 }
 
 func TestParts(t *testing.T) {

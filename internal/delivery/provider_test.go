@@ -30,8 +30,13 @@ func TestCatalogueIsConsistent(t *testing.T) {
 			t.Errorf("provider %s: it lacks a title, a fact or a source: %+v", p.Name, p)
 		}
 		for _, s := range p.Sources {
-			if err := delivery.CheckSource(s); err != nil || s.Provider != p.Name || s.Prefix != "" {
-				t.Errorf("provider %s: source %+v is wrong, or has a prefix: %v", p.Name, s, err)
+			for _, source := range append(s.Parts, s) {
+				if err := delivery.CheckSource(source); err != nil {
+					t.Errorf("provider %s: %v", p.Name, err)
+				}
+			}
+			if s.Kind == delivery.KindBatch {
+				checkList(t, p.Name, s.Batch)
 			}
 			for _, field := range s.ScopeHeaders {
 				if err := delivery.CheckSource(delivery.Source{Kind: delivery.KindHeader, Header: field}); err != nil {
@@ -52,6 +57,22 @@ func TestCatalogueIsConsistent(t *testing.T) {
 	}
 	if len(all) < 40 {
 		t.Errorf("the catalogue has %d names", len(all))
+	}
+}
+
+// checkList tests that the elements of an array have IDs, and that all pointers are valid.
+func checkList(t *testing.T, provider string, list delivery.List) {
+	t.Helper()
+	if len(list.Members) == 0 && len(list.Lists) == 0 {
+		t.Errorf("provider %s: the array %q has no members to make an ID of", provider, list.Array)
+	}
+	for _, pointer := range slices.Concat([]string{list.Array}, list.Members, list.Optional) {
+		if err := canonicaljson.CheckPointer(pointer); err != nil {
+			t.Errorf("provider %s: %v", provider, err)
+		}
+	}
+	for _, inner := range list.Lists {
+		checkList(t, provider, inner)
 	}
 }
 

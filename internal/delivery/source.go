@@ -77,12 +77,11 @@ type Source struct {
 	Optional bool
 	// Batch is the array that a source of kind batch reads.
 	Batch List
-	// Prefix is the configured word that separates the IDs of this source from those of others;
-	// empty for the default, see [Found].
-	Prefix string
-	// Provider is the name of the catalogue entry that has this source; empty if the user
-	// configured the source.
+	// Provider is the name of the catalogue entry that has this source, or the configured prefix;
+	// empty for a source without one.
 	Provider string
+	// Prefix is [Found.Prefix], if [Source.WithPrefix] has computed it.
+	Prefix string
 	// OfCatalogue reports whether the source is that of a catalogue entry.
 	OfCatalogue bool
 	// Signs identify the requests that may be from the provider. In all others the source is

@@ -84,9 +84,7 @@ func TestPrefix(t *testing.T) {
 		want   string
 	}{
 		"the header's name in lower case": {delivery.Source{Header: "X-Order-ID"}, "x-order-id"},
-		"what the user wrote":             {delivery.Source{Header: "X-Order-ID", Prefix: "Orders"}, "Orders"},
 		"the provider's name":             {delivery.Source{Header: "X-Order-ID", Provider: "shop"}, "shop"},
-		"the provider's name before all":  {delivery.Source{Header: "X-Order-ID", Provider: "shop", Prefix: "Orders"}, "shop"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c.source.Kind = delivery.KindHeader

@@ -4,17 +4,12 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
-	"unicode/utf8"
 
 	"golang.org/x/net/http/httpguts"
 
 	"github.com/caddy-dedup/caddy-dedup/internal/canonicaljson"
 )
-
-// acceptedKinds are the kinds of source that a user can configure.
-const acceptedKinds = "header, json, form, value, content or parts"
 
 // CheckMember returns an error if a JSON pointer is invalid or names several members.
 func CheckMember(pointer string) error {
@@ -51,7 +46,7 @@ func CheckExclude(pointer string) error {
 	return nil
 }
 
-// CheckSource returns an error if a source is invalid.
+// CheckSource returns an error if a source of a configuration is invalid. It does not check parts one by one.
 func CheckSource(s Source) error {
 	if s.Optional {
 		return errors.New("optional is only for parts; without it, a source that is absent is skipped and the next one is tried")
@@ -63,18 +58,10 @@ func CheckSource(s Source) error {
 		return CheckMember(s.Pointer)
 	case KindForm:
 		return checkFormField(s.Field)
-	case KindValue:
-		return checkText(s.Text)
-	case KindContent:
-		return nil
 	case KindParts:
 		return checkParts(s)
-	case KindBatch:
-		if s.Provider != "" {
-			return checkList(s.Batch)
-		}
 	}
-	return fmt.Errorf("source kind %q is unknown; it must be %s", s.Kind, acceptedKinds)
+	return nil
 }
 
 func checkField(name string) error {
@@ -85,64 +72,25 @@ func checkField(name string) error {
 }
 
 func checkFormField(name string) error {
-	switch {
-	case name == "":
-		return errors.New("form is empty; it must be the name of a field, such as order_token")
-	case !utf8.ValidString(name):
-		return fmt.Errorf("form %q is not UTF-8", name)
-	case strings.HasPrefix(name, "/"), strings.HasPrefix(name, "?"):
+	if strings.HasPrefix(name, "/") || strings.HasPrefix(name, "?") {
 		return fmt.Errorf("form %q is not the name of a field; write the name alone, such as %s", name, cmp.Or(name[1:], "order_token"))
 	}
 	return nil
 }
 
-func checkText(text string) error {
-	switch {
-	case text == "":
-		return errors.New("value is empty; it must be a text with placeholders, such as {http.request.uri.query.id}")
-	case !utf8.ValidString(text):
-		return fmt.Errorf("value %q is not UTF-8", text)
-	}
-	return nil
-}
-
 func checkParts(s Source) error {
-	if s.Provider == "" && s.Prefix == "" {
+	if s.Provider == "" {
 		return errors.New("parts have no prefix; it must be a word that keeps their IDs apart, such as orders")
-	}
-	if len(s.Parts) == 0 {
-		return errors.New("parts are empty; they must have one source or more: header, json, form, value or content")
 	}
 	if s.Parts[0].Optional {
 		return errors.New("the first part is optional; it is the delivery ID, which every request must have: write it first")
 	}
 	for i, part := range s.Parts {
-		if part.Kind == KindParts || part.Kind == KindBatch {
+		if part.Kind == KindParts {
 			return fmt.Errorf("part %d is of kind %q; it must be header, json, form, value or content", i+1, part.Kind)
 		}
-		if part.Prefix != "" {
-			return fmt.Errorf("part %d has the prefix %q; only the parts together have one", i+1, part.Prefix)
-		}
-		part.Optional = false // allowed only for parts
-		if err := CheckSource(part); err != nil {
-			return fmt.Errorf("part %d: %w", i+1, err)
-		}
-	}
-	return nil
-}
-
-func checkList(l List) error {
-	if len(l.Members) == 0 && len(l.Lists) == 0 {
-		return fmt.Errorf("the array %q has no members to make an ID of", l.Array)
-	}
-	for _, pointer := range slices.Concat([]string{l.Array}, l.Members, l.Optional) {
-		if err := canonicaljson.CheckPointer(pointer); err != nil {
-			return err
-		}
-	}
-	for _, inner := range l.Lists {
-		if err := checkList(inner); err != nil {
-			return err
+		if part.Provider != "" {
+			return fmt.Errorf("part %d has the prefix %q; only the parts together have one", i+1, part.Provider)
 		}
 	}
 	return nil
