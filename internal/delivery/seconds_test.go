@@ -77,7 +77,7 @@ func TestSeconds(t *testing.T) {
 		``: "", `{}`: "", `{"dedup":{}}`: "", `{"dedup":300}`: "", `{"dedup":{"window_secs":null}}`: "", `{"dedup":{"window_secs":""}}`: "",
 		`window_secs=300`: "", `{"dedup":{"window_secs":300}`: "", `{"dedup":{"window_secs":300,"window_secs":300}}`: "",
 		`{"dedup":{"window_secs":true}}`: "is not a number", `{"dedup":{"window_secs":false}}`: "is not a number",
-		`{"dedup":{"window_secs":{"s":300}}}`: "is an object", `{"dedup":{"window_secs":[300]}}`: "is an array",
+		`{"dedup":{"window_secs":{"s":300}}}`: "is not a number", `{"dedup":{"window_secs":[300]}}`: "is not a number",
 	} {
 		want(body, at, withBody(body), 0, reason)
 	}
