@@ -15,7 +15,6 @@ const contentVersion = "caddy-dedup content v1"
 // parsedBody is a request's body, read and parsed at most once.
 type parsedBody struct {
 	read, parsed    bool
-	lastCounts      bool // of [Request.LetLastCount]
 	body            []byte
 	doc             *canonicaljson.Document
 	hasFormRoom     bool  // of [Request.roomForForm]
@@ -31,10 +30,6 @@ func (r Request) Remember() Request {
 	}
 	return r
 }
-
-// LetLastCount makes the last of several members with the same name count. By default, a body with such
-// members is not JSON. The request must remember its body.
-func (r Request) LetLastCount() { r.parsed.lastCounts = true }
 
 // bytes returns the body. If the body is empty, the source is absent.
 func (p *parsedBody) bytes(read func() ([]byte, error)) ([]byte, error) {
@@ -60,7 +55,7 @@ func (r Request) document() (*canonicaljson.Document, error) {
 	}
 	if !p.parsed {
 		p.parsed = true
-		if p.lastCounts { // a function in a variable would make the request escape to the heap
+		if r.LastCounts { // a function in a variable would make the request escape to the heap
 			p.doc, p.docErr = canonicaljson.ParseLast(body, r.room)
 		} else {
 			p.doc, p.docErr = canonicaljson.Parse(body, r.room)

@@ -31,6 +31,9 @@ type Request struct {
 	// Signed reports whether the sender signs the body and not its Content-Type. Which kind of form the
 	// body is, is then known from the body alone.
 	Signed bool
+	// LastCounts reports whether the last of several members with the same name counts. By default, a body
+	// with such members is not JSON.
+	LastCounts bool
 	// Reserve reserves the bytes for the parsed body before they are allocated. Its error,
 	// [ErrBodyTooLarge] or another, is returned to the caller. Nil means no limit.
 	Reserve func(bytes int) error

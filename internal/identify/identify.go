@@ -358,8 +358,7 @@ func (x *Request) identify() Decision {
 		Reserve: x.Body.Reserve,
 	}.Remember()
 	if x.call != nil {
-		request.LetLastCount()
-		request.Content = x.callFingerprint
+		request.LastCounts, request.Content = true, x.callFingerprint
 	}
 	parsed := x.keyNamesMembers || delivery.NeedsBody(x.sender.Sources, x.sender.Providers, x.r.Header)
 	if parsed {
