@@ -39,13 +39,16 @@ type Pass struct {
 func PassThrough(providers []Provider, sources []Source, request Request) (name string, ok bool) {
 	request = request.Remember()
 	for _, p := range providers {
-		if p.PassesThrough(request) {
-			ofAnother := !p.sends(request.Header) &&
-				(slices.ContainsFunc(providers, func(other Provider) bool { return other.sends(request.Header) }) ||
-					slices.ContainsFunc(sources, func(s Source) bool { return s.isSent(request.Header) }))
-			if !ofAnother {
-				return p.Name, true
-			}
+		passes := slices.ContainsFunc(p.Passes, func(pass Pass) bool {
+			return p.maySend(pass, request.Header) && pass.matches(request)
+		})
+		if !passes {
+			continue
+		}
+		ofAnother := !p.sends(request.Header) &&
+			(slices.ContainsFunc(providers, func(other Provider) bool { return other.sends(request.Header) }) || Sends(sources, request.Header))
+		if !ofAnother {
+			return p.Name, true
 		}
 	}
 	return "", false
@@ -74,15 +77,6 @@ func (s Source) hasHeaders(header http.Header) bool {
 	}
 	return !slices.ContainsFunc(s.Parts, func(part Source) bool {
 		return part.Kind == KindHeader && !part.Optional && len(header.Values(part.Header)) == 0
-	})
-}
-
-// PassesThrough reports whether the request is from the provider but not a delivery, and so must
-// reach the upstream without a claim.
-func (p Provider) PassesThrough(request Request) bool {
-	request = request.Remember()
-	return slices.ContainsFunc(p.Passes, func(pass Pass) bool {
-		return p.maySend(pass, request.Header) && pass.matches(request)
 	})
 }
 

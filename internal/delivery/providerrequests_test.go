@@ -206,7 +206,7 @@ func TestEachProvidersRequests(t *testing.T) {
 			}
 			ask := func(s sample) delivery.Found {
 				t.Helper()
-				if p.PassesThrough(s.request()) {
+				if passesThrough(p, s) {
 					t.Fatalf("%+v passes through", s)
 				}
 				found, err := delivery.Find(p.Sources, s.request(), maxLength)
