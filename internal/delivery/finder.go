@@ -133,7 +133,7 @@ type item struct {
 //   - [ErrMissing] if no source is present, [ErrUnusable] if only sources are present whose values
 //     cannot be IDs. The text explains why a source in the body has no ID, and why the request is not
 //     from the provider of a source.
-//   - An [*InvalidError] if the first source that is present is a header field
+//   - An [InvalidError] if the first source that is present is a header field
 //     without a valid ID. Later sources are not tried, because the client meant this field.
 //   - [ErrBodyTooLarge] if a source needs the body, the body is too large, and no
 //     other source is present; of a form it may be [ErrTooManyFields].

@@ -9,36 +9,21 @@ import (
 	"github.com/dunglas/httpsfv"
 )
 
-// maxShownValue is the maximum length of [InvalidError.Value], in bytes.
+// maxShownValue is how much of a wrong value an error shows, in bytes.
 const maxShownValue = 64
 
-// InvalidError is the error for a request whose header field has an invalid delivery ID.
-type InvalidError struct {
-	// Header is the field's canonical name.
-	Header string
-	// Value is the value as sent, truncated to 64 bytes.
-	Value string
-	// Reason is what is wrong with the value.
-	Reason string
-	// Right describes a valid value.
-	Right string
-}
+// InvalidError is the error for a request whose header field has an invalid delivery ID. It is one line of
+// printable ASCII, whatever the client sent.
+type InvalidError string
 
-// Error implements error. It is one line of printable ASCII, whatever the client
-// sent.
-func (e *InvalidError) Error() string {
-	return fmt.Sprintf("header %s: value %+q %s; it must be %s", e.Header, e.Value, e.Reason, e.Right)
-}
+// Error implements error.
+func (e InvalidError) Error() string { return string(e) }
 
 // headerID returns the ID in a field. All lines of the field must carry the same ID.
 func headerID(name string, lines []string, maxLength int) (string, error) {
 	invalid := func(value, reason string) error {
-		return &InvalidError{
-			Header: http.CanonicalHeaderKey(name),
-			Value:  value[:min(len(value), maxShownValue)],
-			Reason: reason,
-			Right:  fmt.Sprintf("1 to %d characters of printable ASCII, bare or as a string in double quotes", maxLength),
-		}
+		return InvalidError(fmt.Sprintf("header %s: value %+q %s; it must be 1 to %d characters of printable ASCII, bare or as a string in double quotes",
+			http.CanonicalHeaderKey(name), value[:min(len(value), maxShownValue)], reason, maxLength))
 	}
 	var first string
 	for i, line := range lines {

@@ -60,14 +60,13 @@ func TestFirstPresentSourceWins(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			found, err := delivery.Find([]delivery.Source{first, second}, delivery.Request{Header: c.header}, maxLength)
-			var invalid *delivery.InvalidError
 			switch {
 			case c.missing:
 				if !errors.Is(err, delivery.ErrMissing) {
 					t.Fatalf("got %+v, %v; want ErrMissing", found, err)
 				}
 			case c.invalid != "":
-				if !errors.As(err, &invalid) || invalid.Header != c.invalid {
+				if !isInvalid(err, c.invalid) {
 					t.Fatalf("got %+v, %v; want an InvalidError of %s", found, err, c.invalid)
 				}
 			case err != nil || found.ID != c.id:

@@ -371,14 +371,14 @@ func (x *Request) identify() Decision {
 		return Pass{Outcome: report.Passed}
 	}
 	found, err := delivery.Find(x.sender.Sources, request, x.MaxKeyLength)
-	invalid, isInvalid := errors.AsType[*delivery.InvalidError](err)
+	_, isInvalid := errors.AsType[delivery.InvalidError](err)
 	switch {
 	case reqbody.Failed(err):
 		return x.unread(err)
 	case isInvalid && x.Mode != delivery.ModeWebhook:
-		return x.refuse(ReasonInvalid, invalid.Error())
+		return x.refuse(ReasonInvalid, err.Error())
 	case isInvalid:
-		return x.withoutKey(fmt.Errorf("the delivery ID is invalid: %w", invalid))
+		return x.withoutKey(fmt.Errorf("the delivery ID is invalid: %w", err))
 	case errors.Is(err, delivery.ErrBodyTooLarge):
 		return x.withLargeBody(err, "the key")
 	case err != nil:
