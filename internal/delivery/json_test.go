@@ -62,7 +62,7 @@ func TestJSONKeyErrors(t *testing.T) {
 		"bad UTF-8":         {"{\"id\":\"a\xff\"}", "not JSON at byte", missing},
 		"half a surrogate":  {`{"id":"\ud800"}`, "/id: a string has an escape that is half of a surrogate pair", unusable},
 		"too deep":          {`{"id":"a","x":` + strings.Repeat("[", 10_000) + strings.Repeat("]", 10_000) + `}`, "not JSON with at most 10000 levels", missing},
-		"a long number":     {`{"id":` + strings.Repeat("1", 5_000) + `}`, "a number that is too long", unusable},
+		"a long number":     {`{"id":1` + strings.Repeat("1", 5_000) + `e-5}`, "a number that is too long", unusable},
 		"absent":            {`{"ID":"a"}`, "/id is not in the body", missing},
 		"not an object":     {`["id"]`, "/id is not in the body", missing},
 		"null":              {`{"id":null}`, "neither a string nor a number", missing},
@@ -74,6 +74,7 @@ func TestJSONKeyErrors(t *testing.T) {
 		"too long":          {`{"id":"` + strings.Repeat("k", maxLength+1) + `"}`, "has 256 bytes", unusable},
 		"too long a number": {`{"id":` + strings.Repeat("7", maxLength+1) + `}`, "has 256 bytes", unusable},
 		"endless exponent":  {`{"id":1e99999999999}`, "exponent", unusable},
+		"a large exponent":  {`{"id":1e-2000}`, "exponent", unusable},
 	} {
 		t.Run(name, func(t *testing.T) {
 			found, err := delivery.Find([]delivery.Source{inBody("/id")}, withBody(c.body), maxLength)
@@ -103,8 +104,7 @@ func TestNumbersAreExact(t *testing.T) {
 		{"0.01", "1e-2"}, {"12.5", "125e-1", "1.25e1"}, {"-12.5"}, {"1.25"}, {"0.00125", "125e-5"},
 		{"9007199254740992", "9007199254740992.0"}, {"9007199254740993", "9007199254740993.0", "9.007199254740993e15"},
 		{"0.1000000000000000055511151231257827"}, {"0.1000000000000000055511151231257828"},
-		{"1e400"}, {"1e401", "10e400"}, {"-1e400"}, {"1e-400", "0.1e-399"}, {"1e-401"}, {"1.5e400", "15e399"},
-		{"1e64", "1" + strings.Repeat("0", 64)}, {"1e65", "1" + strings.Repeat("0", 65)}, {"1e-64"}, {"1e-65"},
+		{"1e200", "1" + strings.Repeat("0", 200)}, {"1e201", "10e200"}, {"-1e200"}, {"1e-200", "0.1e-199"}, {"1e-201"}, {"1.5e200", "15e199"},
 	} {
 		first := ""
 		for _, number := range group {
