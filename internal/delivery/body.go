@@ -3,6 +3,7 @@ package delivery
 import (
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/go-json-experiment/json/jsontext"
 
@@ -184,7 +185,7 @@ func (f finder) content() (item, error) {
 			return item{kind: KindContent, id: hash.sum()}, nil
 		}
 	}
-	parts, err := f.request.Multipart(len(content), func(yield func([]byte) bool) { yield(content) })
+	parts, err := f.request.Multipart(slices.Values([][]byte{content}))
 	if err != nil {
 		return item{}, err
 	}

@@ -224,27 +224,23 @@ func (l *limitedReader) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// MayBeMultipart reports whether [Request.Multipart] has to be asked.
-func (r Request) MayBeMultipart() bool {
+// Multipart returns a text that stands for a multipart/form-data body: a hash of its parts in order, without
+// the boundary, which a browser generates for each submit. It returns "" for any other body, and for one that
+// cannot be read or has more than 1,000 parts. An error is that of [Request.Reserve]. The request must remember
+// its body.
+func (r Request) Multipart(body iter.Seq[[]byte]) (string, error) {
 	_, boundary := formType(r.Header)
-	return r.Signed || boundary != ""
-}
-
-// Multipart returns a text that stands for a multipart/form-data body of this size: a hash of its parts in
-// order, without the boundary, which a browser generates for each submit. It returns "" for any other body,
-// and for one that cannot be read or has more than 1,000 parts. An error is that of [Request.Reserve]. The
-// request must remember its body.
-func (r Request) Multipart(size int, body iter.Seq[[]byte]) (string, error) {
-	if !r.MayBeMultipart() {
+	if boundary == "" && !r.Signed {
 		return "", nil
 	}
-	_, boundary := formType(r.Header)
-	next, stop := iter.Pull(body)
-	defer stop()
-	pieces := &piecesReader{next: next}
-	pieces.rest, _ = next()
-	if r.Signed {
-		boundary = firstBoundary(pieces.rest)
+	var pieces []io.Reader
+	size := 0
+	for i, piece := range slices.Collect(body) {
+		if r.Signed && i == 0 {
+			boundary = firstBoundary(piece)
+		}
+		pieces = append(pieces, bytes.NewReader(piece))
+		size += len(piece)
 	}
 	if boundary == "" {
 		return "", nil
@@ -253,7 +249,7 @@ func (r Request) Multipart(size int, body iter.Seq[[]byte]) (string, error) {
 		return "", err
 	}
 	all, content, digest := newTuple(multipartVersion), sha256.New(), [sha256.Size]byte{}
-	err := eachPart(pieces, boundary, func(part *multipart.Part) error {
+	err := eachPart(io.MultiReader(pieces...), boundary, func(part *multipart.Part) error {
 		for _, name := range [...]string{"Content-Disposition", "Content-Type"} { // the first has the names
 			all.write([]byte(strings.Join(part.Header[name], "\n")))
 		}
@@ -263,26 +259,7 @@ func (r Request) Multipart(size int, body iter.Seq[[]byte]) (string, error) {
 		return err
 	})
 	if err != nil {
-		return "", nil // it counts as bytes
+		return "", nil //nolint:nilerr // it counts as bytes
 	}
 	return multipartVersion + " " + all.sum(), nil
-}
-
-// piecesReader reads a body in pieces.
-type piecesReader struct {
-	rest []byte
-	next func() ([]byte, bool)
-}
-
-// Read implements [io.Reader].
-func (p *piecesReader) Read(to []byte) (n int, err error) {
-	for len(p.rest) == 0 {
-		var more bool
-		if p.rest, more = p.next(); !more {
-			return 0, io.EOF
-		}
-	}
-	n = copy(to, p.rest)
-	p.rest = p.rest[n:]
-	return n, nil
 }

@@ -418,7 +418,7 @@ func (x *Request) identify() Decision {
 	if noted && x.Body.Complete() {
 		// The hash by which a duplicate that differs is noticed. It parses no body that was not parsed for the key.
 		body := x.Body.Bytes()
-		if parts, err := x.multipart(request); err == nil && parts != "" {
+		if parts, err := request.Multipart(x.Body.Bytes()); err == nil && parts != "" {
 			body = slices.Values([][]byte{[]byte(parts)})
 		}
 		fingerprint = idempotency.NotedFingerprint(body, request.Parsed(), x.excludedPointers...)
@@ -485,7 +485,7 @@ func (x *Request) fingerprint(kind idempotency.FingerprintKind, request delivery
 	}
 	path, query := report.OriginalPath(x.r)
 	query = withoutParameters(query, x.excludedParameters)
-	parts, err := x.multipart(request)
+	parts, err := request.Multipart(x.Body.Bytes())
 	switch {
 	case err != nil:
 		return "", err
@@ -519,14 +519,6 @@ func (x *Request) callFingerprint(doc *canonicaljson.Document) (string, error) {
 		return "", fmt.Errorf("%w: the tool call has no canonical form: %w", delivery.ErrUnusable, err)
 	}
 	return text, nil
-}
-
-// multipart returns the text that stands for a multipart body, "" for any other.
-func (x *Request) multipart(request delivery.Request) (string, error) {
-	if !request.MayBeMultipart() {
-		return "", nil
-	}
-	return request.Multipart(x.Body.Len(), x.Body.Bytes())
 }
 
 // parseSlots limits how many bodies are parsed at a time. A parsed body takes many times the room
