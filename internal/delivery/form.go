@@ -172,21 +172,15 @@ func eachValue(body []byte, name string, found func(value string)) error {
 
 // eachPart calls each for the parts of a multipart body, which must end with its last boundary.
 func eachPart(body io.Reader, boundary string, each func(*multipart.Part) error) error {
-	end := "\n--" + boundary + "--"
-	limited := &limitedReader{Reader: body, tail: []byte("\n"), tailSize: len(end) + len("\r\n")}
+	// A body that ends within the header of a part would look whole to [multipart.Reader]. The empty line
+	// makes it end within the part.
+	limited := &limitedReader{Reader: io.MultiReader(body, strings.NewReader("\r\n\r\n"))}
 	parts := multipart.NewReader(limited, boundary)
 	for n := 0; ; n++ {
 		limited.left = maxPartHeader
 		part, err := parts.NextRawPart()
 		switch {
-		case err == io.EOF: // behind the last boundary, or in the header of a part
-			limited.left = math.MaxInt
-			if _, err := io.Copy(io.Discard, limited); err != nil {
-				return err
-			}
-			if !bytes.HasSuffix(bytes.TrimRight(limited.tail, "\r\n"), []byte(end)) {
-				return io.ErrUnexpectedEOF
-			}
+		case err == io.EOF:
 			return nil
 		case err != nil:
 			return err
@@ -203,13 +197,10 @@ func eachPart(body io.Reader, boundary string, each func(*multipart.Part) error)
 	}
 }
 
-// limitedReader is like [io.LimitedReader], but at the limit it returns an error. It keeps the last bytes
-// that were read.
+// limitedReader is like [io.LimitedReader], but at the limit it returns an error.
 type limitedReader struct {
 	io.Reader
-	left     int
-	tail     []byte
-	tailSize int
+	left int
 }
 
 // Read implements [io.Reader].
@@ -219,8 +210,6 @@ func (l *limitedReader) Read(p []byte) (int, error) {
 	}
 	n, err := l.Reader.Read(p[:min(len(p), l.left)])
 	l.left -= n
-	l.tail = append(l.tail, p[max(n-l.tailSize, 0):n]...)
-	l.tail = append(l.tail[:0], l.tail[max(len(l.tail)-l.tailSize, 0):]...)
 	return n, err
 }
 
@@ -233,23 +222,24 @@ func (r Request) Multipart(body iter.Seq[[]byte]) (string, error) {
 	if boundary == "" && !r.Signed {
 		return "", nil
 	}
-	var pieces []io.Reader
-	size := 0
-	for i, piece := range slices.Collect(body) {
-		if r.Signed && i == 0 {
-			boundary = firstBoundary(piece)
-		}
-		pieces = append(pieces, bytes.NewReader(piece))
-		size += len(piece)
+	pieces := slices.Collect(body)
+	if r.Signed && len(pieces) > 0 {
+		boundary = firstBoundary(pieces[0])
 	}
 	if boundary == "" {
 		return "", nil
+	}
+	var readers []io.Reader
+	size := 0
+	for _, piece := range pieces {
+		readers = append(readers, bytes.NewReader(piece))
+		size += len(piece)
 	}
 	if err := r.roomForForm(size, boundary); err != nil {
 		return "", err
 	}
 	all, content, digest := newTuple(multipartVersion), sha256.New(), [sha256.Size]byte{}
-	err := eachPart(io.MultiReader(pieces...), boundary, func(part *multipart.Part) error {
+	err := eachPart(io.MultiReader(readers...), boundary, func(part *multipart.Part) error {
 		for _, name := range [...]string{"Content-Disposition", "Content-Type"} { // the first has the names
 			all.write([]byte(strings.Join(part.Header[name], "\n")))
 		}

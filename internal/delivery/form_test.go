@@ -50,29 +50,28 @@ func TestFormKeys(t *testing.T) {
 		"a part":               {multipartForm, parts("B", "name=a\r\n\r\n1\r\n", "name=\"token\"\r\n\r\nx\r\n"), "x", "", false},
 		"lines of LF":          {multipartForm, strings.ReplaceAll(parts("B", "name=token\r\n\r\nx\r\n"), "\r", ""), "x", "", false},
 		"a file beside it":     {multipartForm, parts("B", "name=token; filename=a\r\n\r\nfile\r\n", "name=token\r\n\r\nx\r\n"), "x", "", false},
+		"an epilogue":          {multipartForm, parts("B", "name=token\r\n\r\nx\r\n") + "--B\r\n", "x", "", false},
 		"twice the same part":  {multipartForm, parts("B", "name=token\r\n\r\nx\r\n", "name=token\r\n\r\nx\r\n"), "x", "", false},
 
-		"no field":           {urlencoded, "a=1&Token=x", "", "does not have the field", false},
-		"an empty field":     {urlencoded, "token=", "", "is empty", false},
-		"no value":           {urlencoded, "token", "", "is empty", false},
-		"an empty body":      {urlencoded, "", "", "the body is empty", false},
-		"a file":             {multipartForm, parts("B", "name=token; filename=a\r\n\r\nx\r\n"), "", "does not have the field", false},
-		"no file chosen":     {multipartForm, parts("B", "name=token; filename=\"\"\r\n\r\n\r\n"), "", "is empty", false},
-		"JSON":               {"application/json", `{"token":"x"}`, "", "not a form", false},
-		"no content type":    {"", "token=x", "", "not a form", false},
-		"no boundary":        {"multipart/form-data", parts("B", "name=token\r\n\r\nx\r\n"), "", "not a form", false},
-		"another kind":       {"multipart/mixed; boundary=B", parts("B", "name=token\r\n\r\nx\r\n"), "", "not a form", false},
-		"another boundary":   {multipartForm, parts("C", "name=token\r\n\r\nx\r\n"), "", "can be read", false},
-		"no end":             {multipartForm, strings.TrimSuffix(parts("B", "name=token\r\n\r\nx\r\n"), "--B--\r\n"), "", "can be read", false},
-		"no end of a header": {multipartForm, parts("B", "name=token\r\n\r\nx\r\n") + "--B\r\nContent-Disposition: form-data", "", "can be read", false},
-		"its own escape":     {urlencoded, "token=%zz", "", "invalid URL escape", true},
-		"a long header":      {multipartForm, parts("B", "name=token; a="+strings.Repeat("a", 20_000)+"\r\n\r\nx\r\n"), "", "too long", false},
-		"twice":              {urlencoded, "token=x&token=y", "", "different values", true},
-		"twice, once empty":  {urlencoded, "token=x&token=", "", "different values", true},
-		"two parts":          {multipartForm, parts("B", "name=token\r\n\r\nx\r\n", "name=token\r\n\r\ny\r\n"), "", "different values", true},
-		"too long":           {urlencoded, "token=" + strings.Repeat("x", maxLength+1), "", "an ID has at most", true},
-		"too long a part":    {multipartForm, parts("B", "name=token\r\n\r\n"+strings.Repeat("x", maxLength+1)+"\r\n"), "", "an ID has at most", true},
-		"not UTF-8":          {urlencoded, "token=%ff", "", "not UTF-8", true},
+		"no field":          {urlencoded, "a=1&Token=x", "", "does not have the field", false},
+		"an empty field":    {urlencoded, "token=", "", "is empty", false},
+		"no value":          {urlencoded, "token", "", "is empty", false},
+		"an empty body":     {urlencoded, "", "", "the body is empty", false},
+		"a file":            {multipartForm, parts("B", "name=token; filename=a\r\n\r\nx\r\n"), "", "does not have the field", false},
+		"no file chosen":    {multipartForm, parts("B", "name=token; filename=\"\"\r\n\r\n\r\n"), "", "is empty", false},
+		"JSON":              {"application/json", `{"token":"x"}`, "", "not a form", false},
+		"no content type":   {"", "token=x", "", "not a form", false},
+		"no boundary":       {"multipart/form-data", parts("B", "name=token\r\n\r\nx\r\n"), "", "not a form", false},
+		"another kind":      {"multipart/mixed; boundary=B", parts("B", "name=token\r\n\r\nx\r\n"), "", "not a form", false},
+		"another boundary":  {multipartForm, parts("C", "name=token\r\n\r\nx\r\n"), "", "can be read", false},
+		"its own escape":    {urlencoded, "token=%zz", "", "invalid URL escape", true},
+		"a long header":     {multipartForm, parts("B", "name=token; a="+strings.Repeat("a", 20_000)+"\r\n\r\nx\r\n"), "", "too long", false},
+		"twice":             {urlencoded, "token=x&token=y", "", "different values", true},
+		"twice, once empty": {urlencoded, "token=x&token=", "", "different values", true},
+		"two parts":         {multipartForm, parts("B", "name=token\r\n\r\nx\r\n", "name=token\r\n\r\ny\r\n"), "", "different values", true},
+		"too long":          {urlencoded, "token=" + strings.Repeat("x", maxLength+1), "", "an ID has at most", true},
+		"too long a part":   {multipartForm, parts("B", "name=token\r\n\r\n"+strings.Repeat("x", maxLength+1)+"\r\n"), "", "an ID has at most", true},
+		"not UTF-8":         {urlencoded, "token=%ff", "", "not UTF-8", true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			found, err := delivery.Find([]delivery.Source{inForm("token")}, formRequest(c.contentType, c.body), maxLength)
@@ -85,6 +84,17 @@ func TestFormKeys(t *testing.T) {
 				t.Errorf("got %+v, %v; want an error with %q, unusable: %v", found, err, c.reason, c.unusable)
 			}
 		})
+	}
+}
+
+// A multipart body that is cut off anywhere cannot be read.
+func TestFormCutOff(t *testing.T) {
+	body := strings.TrimSuffix(parts("B", "name=token\r\n\r\nx\r\n", "name=b; filename=c\r\nContent-Type: text/csv\r\n\r\n1\r\n"), "\r\n")
+	for n := 1; n < len(body); n++ {
+		found, err := delivery.Find([]delivery.Source{inForm("token")}, formRequest(multipartForm, body[:n]), maxLength)
+		if err == nil || !strings.Contains(err.Error(), "can be read") {
+			t.Errorf("%q: got %+v, %v", body[:n], found, err)
+		}
 	}
 }
 
