@@ -246,13 +246,12 @@ type Request struct {
 	Allowance budget.Allowance // room for the body, and for what the request is answered with
 
 	*Identifier
-	w            http.ResponseWriter
 	r            *http.Request
 	info         *report.Info
 	sender       *Sender // all of them if it is not verified
 	hasParseSlot bool
-	memberErr    error // of the member that [Request.replace] has read
-	scoped       *scopeMembers
+	memberErr    error         // of the member that [Request.replace] has read
+	scoped       *scopeMembers // nil for none
 	call         Call
 	begin        func(hasKey bool) (end func())
 	callRoom     *budget.Allowance // nil for all but calls
@@ -261,7 +260,7 @@ type Request struct {
 
 // Init initializes a request. w is that of its client.
 func (x *Request) Init(of *Identifier, by *report.Reporter, room *budget.Budget, w http.ResponseWriter, r *http.Request, info *report.Info) {
-	x.Identifier, x.w, x.r, x.info, x.sender = of, w, r, info, &of.everySender
+	x.Identifier, x.r, x.info, x.sender = of, r, info, &of.everySender
 	x.Allowance.Budget = room
 	x.Report.Init(by, r, info)
 	x.Body.Init(w, r, of.MaxRequestBody, &x.Allowance)
@@ -710,8 +709,11 @@ func (x *Request) setKey(found delivery.Found) error {
 		return err
 	}
 	if x.call != nil {
+		if x.scoped == nil {
+			x.scoped = new(scopeMembers)
+		}
 		hash := x.hash(scope)
-		x.scopedNow().hash = &hash
+		x.scoped.hash = &hash
 	}
 	key := idempotency.Identity{
 		Namespace: x.Namespace,
@@ -748,10 +750,14 @@ func (x *Request) appendScopeOf(parts []string, found delivery.Found) (_ []strin
 // Origin returns what operators see of the request that claims the key.
 func (x *Request) Origin() idempotency.Origin {
 	path, _ := report.OriginalPath(x.r)
-	return idempotency.Origin{
+	o := idempotency.Origin{
 		Provider: x.Found().Provider, DeliveryID: x.Found().ID, Parts: x.Found().Parts,
-		Method: x.r.Method, Host: x.r.Host, Path: path[:min(len(path), idempotency.MaxPath)], Scope: x.scoped.all(), ScopeHash: x.scoped.ofCall(),
+		Method: x.r.Method, Host: x.r.Host, Path: path[:min(len(path), idempotency.MaxPath)],
 	}
+	if x.scoped != nil {
+		o.Scope, o.ScopeHash = x.scoped.texts, x.scoped.hash
+	}
+	return o
 }
 
 // policyOf returns the policy for a provider, or for a prefix that the configuration names.

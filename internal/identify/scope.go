@@ -63,25 +63,9 @@ func (x scope) appendTexts(parts []string, texts []string) ([]string, error) {
 
 // scopeMembers are the members of the body that a configured scope names, for operators.
 type scopeMembers struct {
-	noting bool // the placeholders of the scope are being replaced
-	texts  []string
+	noting bool             // the placeholders of the scope are being replaced
+	texts  []string         // each as pointer=value
 	hash   *idempotency.Key // that of the whole scope, of a call
-}
-
-// scopedNow returns the members, of which there may be none.
-func (x *Request) scopedNow() *scopeMembers {
-	if x.scoped == nil {
-		x.scoped = new(scopeMembers)
-	}
-	return x.scoped
-}
-
-// ofCall returns the hash of the scope of a call, nil for other requests.
-func (s *scopeMembers) ofCall() *idempotency.Key {
-	if s == nil {
-		return nil
-	}
-	return s.hash
 }
 
 // note notes a member that was read.
@@ -96,14 +80,6 @@ func (s *scopeMembers) note(pointer, value string) {
 	if !slices.Contains(s.texts, text) {
 		s.texts = append(s.texts, text)
 	}
-}
-
-// all returns the members, each as pointer=value.
-func (s *scopeMembers) all() []string {
-	if s == nil {
-		return nil
-	}
-	return s.texts
 }
 
 // appendScope appends the default scope, which separates the key from those of other routes and

@@ -123,10 +123,7 @@ func (x *Request) readUnverified() error {
 	if x.Observe {
 		return x.Body.ReadAll()
 	}
-	control := http.NewResponseController(x.w)
-	x.Allowance.BeginUnverified(func() {
-		_ = control.SetReadDeadline(time.Unix(1, 0)) // without support for it, the next read that returns ends the body
-	})
+	x.Allowance.BeginUnverified(x.Body.Cut)
 	err := x.Body.ReadAll()
 	if cut := x.Allowance.EndReading(); cut != nil {
 		err = &reqbody.Error{Err: cut}

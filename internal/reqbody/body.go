@@ -183,6 +183,10 @@ func (b *Body) release(n int64) {
 	b.held.allowance.Release(n)
 }
 
+// Cut ends a read of the body that waits for its client. Without support for deadlines, the next read that returns
+// ends it.
+func (b *Body) Cut() { _ = http.NewResponseController(b.w).SetReadDeadline(time.Unix(1, 0)) }
+
 // Drop drops what was read. The request gets none of it.
 func (b *Body) Drop() {
 	b.held.mu.Lock()
