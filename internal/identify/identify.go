@@ -120,10 +120,10 @@ type Identifier struct {
 	// Exclude, apart: the JSON pointers, and the names of the parameters.
 	excludedPointers, excludedParameters []string
 
-	everySender         Sender   // all of them
-	keyFields           []string // header fields of which the key and the scope are made
-	scopeCallers        []string // placeholders of the scope that can name a caller
-	unknownPlaceholders unknownPlaceholders
+	everySender         Sender         // all of them
+	keyFields           []string       // header fields of which the key and the scope are made
+	scopeCallers        []string       // placeholders of the scope that can name a caller
+	unknownPlaceholders sync.Map       // by name, those of which a warning was logged
 	withoutKeyLog       report.Sampler // about requests without a key, or with a value that cannot be it
 	signatureLog        report.Sampler // about requests that no sender has signed
 	retentionLog        report.Sampler // about requests that do not get the retention that they ask for

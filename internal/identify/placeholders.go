@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"net/http"
 	"strings"
-	"sync"
 
 	"github.com/caddyserver/caddy/v2"
 	"go.uber.org/zap"
@@ -54,21 +53,15 @@ func TrimLineEnd(placeholder string, value any) any {
 	return strings.TrimSuffix(strings.TrimSuffix(text, "\n"), "\r")
 }
 
-// unknownPlaceholders are the unknown placeholders that a handler has warned of.
-type unknownPlaceholders struct{ warned sync.Map }
-
-// warnOf logs each placeholder of a text that Caddy does not know, once. This is known only with a
+// warnUnknown logs a placeholder of a text, once, if Caddy does not know it. This is known only with a
 // request: modules and handlers in front add placeholders of their own.
-func (u *unknownPlaceholders) warnOf(text string, repl *caddy.Replacer, logger *zap.Logger) {
-	names, _ := PlaceholdersIn(text)
-	for _, name := range names {
-		if _, known := repl.Get(name); known {
-			continue
-		}
-		if _, before := u.warned.LoadOrStore(name, true); !before {
-			logger.Warn("a placeholder is unknown and counts as empty; check its name",
-				zap.String("placeholder", "{"+name+"}"), zap.String("text", text))
-		}
+func warnUnknown(x *Request, name, text string) {
+	if _, known := replacerOf(x.r).Get(name); known {
+		return
+	}
+	if _, before := x.unknownPlaceholders.LoadOrStore(name, true); !before {
+		x.Logger.Warn("a placeholder is unknown and counts as empty; check its name",
+			zap.String("placeholder", "{"+name+"}"), zap.String("text", text))
 	}
 }
 
@@ -81,15 +74,21 @@ func MemberPointer(placeholder string) (pointer string, is bool) {
 
 // MembersIn returns the JSON pointers of the members of the body that texts of the configuration name.
 func MembersIn(texts ...string) (pointers []string) {
-	for _, text := range texts {
-		names, _ := PlaceholdersIn(text)
-		for _, name := range names {
-			if pointer, is := MemberPointer(name); is {
-				pointers = append(pointers, pointer)
-			}
+	for _, name := range namesIn(texts) {
+		if pointer, is := MemberPointer(name); is {
+			pointers = append(pointers, pointer)
 		}
 	}
 	return pointers
+}
+
+// namesIn returns the names of the placeholders in texts.
+func namesIn(texts []string) (names []string) {
+	for _, text := range texts {
+		in, _ := PlaceholdersIn(text)
+		names = append(names, in...)
+	}
+	return names
 }
 
 // keyTexts returns the texts that keys are made of.
@@ -175,7 +174,7 @@ func (x *Request) replace(text string) (replaced string, values []string, err er
 	x.memberErr = nil
 	replaced, err = replacerOf(x.r).ReplaceFunc(text, func(name string, value any) (any, error) {
 		if value == nil {
-			x.unknownPlaceholders.warnOf(text, replacerOf(x.r), x.Logger)
+			warnUnknown(x, name, text)
 		}
 		value = TrimLineEnd(name, value)
 		if name == "http.request.method" { // as in the default scope

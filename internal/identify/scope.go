@@ -195,16 +195,10 @@ func (x scope) namesCaller() bool {
 }
 
 // callersIn returns the placeholders of texts that can name a caller.
-func callersIn(texts []string) (names []string) {
-	for _, text := range texts {
-		in, _ := PlaceholdersIn(text)
-		for _, name := range in {
-			if slices.ContainsFunc(namingCaller, func(start string) bool { return strings.HasPrefix(name, start) }) {
-				names = append(names, name)
-			}
-		}
-	}
-	return names
+func callersIn(texts []string) []string {
+	return slices.DeleteFunc(namesIn(texts), func(name string) bool {
+		return !slices.ContainsFunc(namingCaller, func(start string) bool { return strings.HasPrefix(name, start) })
+	})
 }
 
 // unlistedIdentity returns a header field that looks as if it names the caller, and that is not part
@@ -242,14 +236,11 @@ func (c *Config) fieldsOf() []string {
 		}
 		names = append(names, source.ScopeHeaders...)
 	}
-	for _, text := range slices.Concat(c.keyTexts(), c.Scope, c.Caller) {
-		in, _ := PlaceholdersIn(text)
-		for _, name := range in {
-			if field, ok := strings.CutPrefix(name, "http.request.header."); ok {
-				add(field)
-			} else if strings.HasPrefix(name, "http.request.cookie.") {
-				add("Cookie")
-			}
+	for _, name := range namesIn(slices.Concat(c.keyTexts(), c.Scope, c.Caller)) {
+		if field, ok := strings.CutPrefix(name, "http.request.header."); ok {
+			add(field)
+		} else if strings.HasPrefix(name, "http.request.cookie.") {
+			add("Cookie")
 		}
 	}
 	return names
@@ -286,18 +277,10 @@ func (x scope) callerAndSession(fields ...string) []string {
 	return appendFields(parts, x.r.Header, append(AccountFields[:len(AccountFields):len(AccountFields)], fields...))
 }
 
-// Placeholders returns the names of the placeholders that keys, scopes and retentions are made from,
+// Placeholders returns the names of the placeholders that keys and scopes are made from,
 // without those of members of the body, which are read with the key.
-func (c *Config) Placeholders() (names []string) {
-	texts := slices.Concat(c.keyTexts(), c.Scope, c.Caller)
-	if c.RetentionFrom != nil {
-		texts = append(texts, c.RetentionFrom.Source.Text)
-	}
-	for _, text := range texts {
-		in, _ := PlaceholdersIn(text)
-		names = append(names, in...)
-	}
-	names = slices.DeleteFunc(names, func(name string) bool {
+func (c *Config) Placeholders() []string {
+	names := slices.DeleteFunc(namesIn(slices.Concat(c.keyTexts(), c.Scope, c.Caller)), func(name string) bool {
 		_, is := MemberPointer(name)
 		return is
 	})
