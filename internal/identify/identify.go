@@ -735,10 +735,9 @@ func (x *Request) appendScopeOf(parts []string, found delivery.Found) (_ []strin
 	}
 	switch {
 	case len(x.Scope) == 0 && x.Verify != nil:
-		parts, err = scope{x}.appendSignedScope(parts, x.r)
+		parts, err = scope{x}.appendSignedScope(parts)
 	case len(x.Scope) == 0:
-		path, _ := report.OriginalPath(x.r)
-		parts, err = scope{x}.appendScope(parts, x.r, path)
+		parts, err = scope{x}.appendScope(parts)
 	case x.Scope[0] == SharedScope:
 		parts = append(parts, x.Scope...)
 	default:

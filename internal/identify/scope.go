@@ -84,37 +84,37 @@ func (s *scopeMembers) note(pointer, value string) {
 
 // appendScope appends the default scope, which separates the key from those of other routes and
 // callers. The first part names the mode. Each value follows its label.
-func (x scope) appendScope(parts []string, r *http.Request, path string) ([]string, error) {
-	parts = append(parts, string(x.Mode), "host", hostOf(r), "path", path)
+func (x scope) appendScope(parts []string) ([]string, error) {
+	path, _ := report.OriginalPath(x.r)
+	parts = append(parts, string(x.Mode), "host", hostOf(x.r), "path", path)
 	if x.Mode == delivery.ModeWebhook {
 		return parts, nil
 	}
-	return x.appendCallerAndAccount(append(parts, "method", strings.ToUpper(r.Method)), r)
+	return x.appendCallerAndAccount(append(parts, "method", strings.ToUpper(x.r.Method)))
 }
 
 // appendSignedScope is appendScope for a verified request. Host, port and method are no part of it:
 // the sender has not signed them, and a captured request could run again under others.
-func (x scope) appendSignedScope(parts []string, r *http.Request) ([]string, error) {
-	parts = append(parts, string(x.Mode), "path", report.MatcherPath(r))
+func (x scope) appendSignedScope(parts []string) ([]string, error) {
+	parts = append(parts, string(x.Mode), "path", report.MatcherPath(x.r))
 	if x.Mode == delivery.ModeWebhook {
 		return parts, nil
 	}
 	if signed := x.sender.SignedCaller; len(signed) > 0 {
-		parts = x.appendAuthenticated(parts, r)
-		return x.appendOwnCaller(appendFields(parts, r.Header, signed), x.Caller)
+		return x.appendOwnCaller(appendFields(x.appendAuthenticated(parts), x.r.Header, signed), x.Caller)
 	}
-	return x.appendCallerAndAccount(parts, r)
+	return x.appendCallerAndAccount(parts)
 }
 
-func (x scope) appendCallerAndAccount(parts []string, r *http.Request) ([]string, error) {
+func (x scope) appendCallerAndAccount(parts []string) ([]string, error) {
 	withoutCaller := len(parts)
-	parts, err := x.appendCaller(parts, r, x.Caller)
+	parts, err := x.appendCaller(parts, x.Caller)
 	if err == nil && len(parts) == withoutCaller {
-		parts, err = x.appendForNoCaller(parts, func() { x.warnAnonymous(r.Header) })
-	} else if field := x.unlistedIdentity(r.Header); field != "" {
+		parts, err = x.appendForNoCaller(parts, x.warnAnonymous)
+	} else if field := x.unlistedIdentity(x.r.Header); field != "" {
 		x.unlistedWarning.Do(func() { x.warnUnlisted(field) })
 	}
-	return appendFields(parts, r.Header, AccountFields), err
+	return appendFields(parts, x.r.Header, AccountFields), err
 }
 
 // errNoCaller is why a call has no key.
@@ -135,10 +135,10 @@ func (x scope) appendForNoCaller(parts []string, warn func()) ([]string, error) 
 }
 
 // appendCaller appends all by which the caller is known: by default, and by the configuration's texts.
-func (x scope) appendCaller(parts []string, r *http.Request, texts []string) ([]string, error) {
-	parts = x.appendAuthenticated(parts, r)
-	parts = appendFields(parts, r.Header, CredentialFields)
-	parts = appendFields(parts, r.Header, UserFields)
+func (x scope) appendCaller(parts []string, texts []string) ([]string, error) {
+	parts = x.appendAuthenticated(parts)
+	parts = appendFields(parts, x.r.Header, CredentialFields)
+	parts = appendFields(parts, x.r.Header, UserFields)
 	return x.appendOwnCaller(parts, texts)
 }
 
@@ -157,9 +157,9 @@ func (x scope) appendOwnCaller(parts []string, texts []string) ([]string, error)
 }
 
 // appendAuthenticated appends the caller that Caddy has authenticated.
-func (x scope) appendAuthenticated(parts []string, r *http.Request) []string {
+func (x scope) appendAuthenticated(parts []string) []string {
 	for _, name := range CallerPlaceholders {
-		if r.TLS == nil && strings.HasPrefix(name, "http.request.tls.") {
+		if x.r.TLS == nil && strings.HasPrefix(name, "http.request.tls.") {
 			continue // there is none, and the lookup is expensive
 		}
 		if value, ok := replacerOf(x.r).GetString(name); ok && value != "" {
@@ -205,7 +205,7 @@ func callersIn(texts []string) []string {
 // of the key; "" for none.
 func (i *Identifier) unlistedIdentity(header http.Header) (first string) {
 	for name, values := range header {
-		if len(name) > 2 && name[0] == 'X' && name[1] == '-' && looksLikeIdentity(name) && !slices.Contains(i.keyFields, name) &&
+		if strings.HasPrefix(name, "X-") && looksLikeIdentity(name) && !slices.Contains(i.keyFields, name) &&
 			slices.ContainsFunc(values, func(value string) bool { return value != "" }) && (first == "" || name < first) {
 			first = name
 		}
@@ -247,9 +247,9 @@ func (c *Config) fieldsOf() []string {
 }
 
 // warnAnonymous logs that nothing in a request identifies its caller.
-func (x scope) warnAnonymous(header http.Header) {
+func (x scope) warnAnonymous() {
 	caller := "{http.request.header.<field>}"
-	if len(header["Cookie"]) > 0 {
+	if len(x.r.Header["Cookie"]) > 0 {
 		caller = "{http.request.cookie.<name>}"
 	}
 	x.Logger.Warn("a request with a key has no field by which dedup knows its caller, and cookies are not part of the key: callers who send equal keys share them; write what tells callers apart, or scope shared if all may share",
@@ -273,7 +273,7 @@ func (x scope) warnUnlisted(field string) {
 func (x scope) callerAndSession(fields ...string) []string {
 	path, _ := report.OriginalPath(x.r)
 	ofRequest := slices.DeleteFunc(slices.Clone(x.Caller), func(text string) bool { return len(MembersIn(text)) > 0 })
-	parts, _ := x.appendCaller([]string{hostOf(x.r), path}, x.r, ofRequest)
+	parts, _ := x.appendCaller([]string{hostOf(x.r), path}, ofRequest)
 	return appendFields(parts, x.r.Header, append(AccountFields[:len(AccountFields):len(AccountFields)], fields...))
 }
 
