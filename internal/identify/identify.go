@@ -372,29 +372,20 @@ func (x *Request) identify() Decision {
 	found, err := delivery.Find(x.sender.Sources, request, x.MaxKeyLength)
 	_, isInvalid := errors.AsType[delivery.InvalidError](err)
 	switch {
-	case reqbody.Failed(err):
-		return x.unread(err)
 	case isInvalid && x.Mode != delivery.ModeWebhook:
 		return x.refuse(ReasonInvalid, err.Error())
 	case isInvalid:
 		return x.withoutKey(fmt.Errorf("the delivery ID is invalid: %w", err))
-	case errors.Is(err, delivery.ErrBodyTooLarge):
-		return x.withLargeBody(err, "the key")
 	case err != nil:
-		return x.withoutKey(err)
+		return x.failed(err, "the key")
 	}
 	if !parsed && (len(x.members) > 0 || x.Fingerprint == idempotency.FingerprintJSON || x.call != nil) { // the scope needs members, or the fingerprint parses
 		if err := x.parse(request); err != nil {
 			return x.unread(err)
 		}
 	}
-	switch err := x.setKey(found); {
-	case reqbody.Failed(err):
-		return x.unread(err)
-	case errors.Is(err, delivery.ErrBodyTooLarge):
-		return x.withLargeBody(err, "the scope")
-	case err != nil:
-		return x.withoutKey(err)
+	if err := x.setKey(found); err != nil {
+		return x.failed(err, "the scope")
 	}
 	retention, err := x.requestedRetention(request)
 	if err != nil {
@@ -406,13 +397,8 @@ func (x *Request) identify() Decision {
 	if err == nil {
 		fingerprint, err = x.fingerprint(kind, request)
 	}
-	switch {
-	case reqbody.Failed(err):
-		return x.unread(err)
-	case errors.Is(err, delivery.ErrUnusable):
-		return x.withoutKey(err)
-	case err != nil && kind != idempotency.FingerprintNone:
-		return x.withLargeBody(err, "the fingerprint")
+	if err != nil {
+		return x.failed(err, "the fingerprint")
 	}
 	if noted && x.Body.Complete() {
 		// The hash by which a duplicate that differs is noticed. It parses no body that was not parsed for the key.
@@ -429,16 +415,17 @@ func (x *Request) identify() Decision {
 	return &x.claim
 }
 
-// readFor reads the body for a fingerprint. Under observe, a body without one reaches the upstream as it
-// comes, and its hash is noted only if it can be read.
+// readFor reads the body for a fingerprint. A body without one may be larger than the limit. Under observe, it
+// reaches the upstream as it comes, and its hash is noted only if it can be read.
 func (x *Request) readFor(kind idempotency.FingerprintKind, noted bool) error {
 	switch {
 	case kind != idempotency.FingerprintNone:
 		return x.Body.ReadAll()
-	case !x.Observe:
-		return x.Body.ReadToLimit()
-	case noted:
-		_ = x.Body.ReadToLimit()
+	case x.Observe && !noted:
+		return nil
+	}
+	if err := x.Body.ReadToLimit(); reqbody.Failed(err) && !x.Observe {
+		return err
 	}
 	return nil
 }
@@ -555,6 +542,18 @@ var outcomes = map[engine.Reason]report.Outcome{
 // refuse refuses the request.
 func (x *Request) refuse(reason engine.Reason, detail string) Decision {
 	return Refusal{reason, detail, outcomes[reason]}
+}
+
+// failed is for a request whose key was not found, or whose body could not be read for what the key needs.
+func (x *Request) failed(err error, needs string) Decision {
+	switch {
+	case reqbody.Failed(err):
+		return x.unread(err)
+	case errors.Is(err, delivery.ErrBodyTooLarge):
+		return x.withLargeBody(err, needs)
+	default:
+		return x.withoutKey(err)
+	}
 }
 
 // unread ends a request whose body could not be read, or refuses one if there is no room for it.
