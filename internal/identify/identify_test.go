@@ -20,6 +20,7 @@ import (
 	"github.com/caddy-dedup/caddy-dedup/internal/budget"
 	"github.com/caddy-dedup/caddy-dedup/internal/delivery"
 	"github.com/caddy-dedup/caddy-dedup/internal/engine"
+	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 	"github.com/caddy-dedup/caddy-dedup/internal/report"
 	"github.com/caddy-dedup/caddy-dedup/internal/signature"
 	"github.com/caddy-dedup/caddy-dedup/internal/upstream"
@@ -217,6 +218,47 @@ func TestForgedBodiesTakeNoParseSlot(t *testing.T) {
 		t.Errorf("got %+v, and %d places are taken", d, len(unverifiedSlots))
 	}
 }
+
+// A slow client holds no place in which bodies are parsed, whether its body fits or not: while the body is read, its
+// request has none.
+func TestSlowBodiesTakeNoParseSlot(t *testing.T) {
+	byHeader := delivery.Source{Kind: delivery.KindHeader, Header: "Idempotency-Key"}
+	byMember := delivery.Source{Kind: delivery.KindJSON, Pointer: "/id"}
+	for name, c := range map[string]struct {
+		source delivery.Source
+		kind   idempotency.FingerprintKind
+		limit  int64
+	}{
+		"its ID is the key":           {byMember, idempotency.FingerprintBody, 1 << 20},
+		"its ID is the key, too long": {byMember, idempotency.FingerprintBody, 4},
+		"a fingerprint of JSON":       {byHeader, idempotency.FingerprintJSON, 1 << 20},
+		"nothing needs it, too long":  {byHeader, idempotency.FingerprintNone, 4},
+	} {
+		keys := New(Config{Mode: delivery.ModeWebhook, Sources: []delivery.Source{c.source}, Fingerprint: c.kind, MaxRequestBody: c.limit, MaxKeyLength: 255})
+		reads := 0
+		r := httptest.NewRequest("POST", "/", readerFunc(func(p []byte) (int, error) {
+			const body = `{"id":"a"}`
+			if reads++; len(parseSlots) > 0 {
+				t.Errorf("%s: its request has a place while it is read", name)
+			}
+			if reads > len(body) {
+				return 0, io.EOF
+			}
+			return copy(p, body[reads-1:reads]), nil
+		}))
+		if c.source.Kind == delivery.KindHeader {
+			r.Header.Set(c.source.Header, "a")
+		}
+		newRequest(keys, noCounts{}, r).Identify()
+		if reads <= 4 || len(parseSlots) > 0 {
+			t.Errorf("%s: it was read %d times, and %d places are taken at the end", name, reads, len(parseSlots))
+		}
+	}
+}
+
+type readerFunc func([]byte) (int, error)
+
+func (f readerFunc) Read(p []byte) (int, error) { return f(p) }
 
 func TestPlaceholdersIn(t *testing.T) {
 	for text, want := range map[string]string{
