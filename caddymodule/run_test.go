@@ -1,10 +1,12 @@
 package caddymodule
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -12,6 +14,7 @@ import (
 	"time"
 
 	"github.com/caddy-dedup/caddy-dedup/internal/budget"
+	"github.com/caddy-dedup/caddy-dedup/internal/deduptest"
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
 
@@ -209,23 +212,12 @@ func TestEndWithoutItsClient(t *testing.T) {
 		_, _ = io.WriteString(w, "done")
 	})
 	s := serve(t, "dedup", "reverse_proxy "+address)
-	conn, err := net.Dial("tcp", s.Listener.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := io.WriteString(conn, "POST / HTTP/1.1\r\nHost: "+s.Listener.Addr().String()+"\r\nIdempotency-Key: k\r\nContent-Length: 4\r\n\r\nbody"); err != nil {
-		t.Fatal(err)
-	}
+	client, disconnect := context.WithCancel(t.Context())
+	go s.Config.Handler.ServeHTTP(httptest.NewRecorder(), with("body", "Host: "+s.Listener.Addr().String(), "Idempotency-Key: k").http().WithContext(client))
 	<-arrived
-	conn.Close()
+	disconnect()
 	close(leave)
-	deadline := time.Now().Add(30 * time.Second)
-	for s.only().State != idempotency.Complete {
-		if time.Now().After(deadline) {
-			t.Fatalf("the run is left as %+v", s.only())
-		}
-		time.Sleep(5 * time.Millisecond)
-	}
+	deduptest.Eventually(t, "the run has ended with its answer", func() bool { return s.only().State == idempotency.Complete })
 	if got := s.mustPost("k", "body"); got.status != 200 || got.body != "done" || got.header.Get("Idempotent-Replayed") != "true" || runs.Load() != 1 {
 		t.Errorf("the duplicate got %+v after %d runs", got, runs.Load())
 	}

@@ -57,6 +57,7 @@ func TestSharedConnectionThatIsStuckIsClosed(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				ours, theirs := net.Pipe()
 				defer theirs.Close()
+				defer time.AfterFunc(time.Hour, func() { ours.Close() }).Stop() // so that the test ends
 				d := NewWriter(stuckClient{httptest.NewRecorder(), ours}, ours, WriteLimit{Idle: time.Minute, Shared: true})
 				d.Hold(held(t))
 				began := time.Now()
