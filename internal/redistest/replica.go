@@ -1,6 +1,7 @@
 package redistest
 
 import (
+	"strconv"
 	"strings"
 	"testing"
 )
@@ -13,21 +14,29 @@ func StartReplica(t testing.TB, master *Server, args ...string) *Server {
 	return replica
 }
 
-// AwaitMaster returns when the server replicates a master, and the master reports it as online.
+// AwaitMaster returns when the server replicates a master, and the master reports it as online and has its
+// acknowledgement. Valkey's first one may come a second after that, and a WAIT before it waits in vain.
 func (s *Server) AwaitMaster(master *Server) {
 	s.t.Helper()
 	s.await("it replicates "+master.Addr, func() bool {
-		if s.Info("replication", "master_link_status") != "up" || s.Info("replication", "master_port") != master.Port() {
-			return false
-		}
-		replicas, _ := master.Do("INFO", "replication").(string)
-		for line := range strings.Lines(replicas) {
-			if strings.Contains(line, "port="+s.Port()+",state=online") {
-				return true
-			}
-		}
-		return false
+		_, online := master.acknowledgedBy(s)
+		return online && s.Info("replication", "master_link_status") == "up" && s.Info("replication", "master_port") == master.Port()
 	})
+	master.Do("FUNCTION", "FLUSH") // something to acknowledge
+	written, _ := strconv.Atoi(master.Info("replication", "master_repl_offset"))
+	s.await("it acknowledges to "+master.Addr, func() bool {
+		offset, online := master.acknowledgedBy(s)
+		return online && offset >= written
+	})
+}
+
+// acknowledgedBy returns the offset that a replica has acknowledged, and whether it is online.
+func (s *Server) acknowledgedBy(replica *Server) (offset int, online bool) {
+	replicas, _ := s.Do("INFO", "replication").(string)
+	_, text, online := strings.Cut(replicas, "port="+replica.Port()+",state=online,offset=")
+	text, _, _ = strings.Cut(text, ",")
+	offset, _ = strconv.Atoi(text)
+	return offset, online
 }
 
 // IsMaster reports whether the server reports the role master. It returns false if the server does not
