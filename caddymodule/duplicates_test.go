@@ -362,6 +362,22 @@ func TestAnswersWithoutABodyWaitForNoRoom(t *testing.T) {
 	}
 }
 
+// Copies of responses are kept by default, and none with `local_copies off`.
+func TestLocalCopiesHaveTheirLimit(t *testing.T) {
+	address, _ := startUpstream(t, answers(201, "created"))
+	for global, kept := range map[string]bool{"": true, "local_copies 1MiB": true, "local_copies off": false} {
+		s := serveWith(t, global, "dedup", "reverse_proxy "+address)
+		before := localCopies.Bytes()
+		for range 2 { // of what the memory store has, the first duplicate makes a copy
+			s.mustPost("k", "")
+		}
+		if more := localCopies.Bytes() > before; more != kept {
+			t.Errorf("%q: a copy is kept: %t", global, more)
+		}
+		s.stop()
+	}
+}
+
 // A Location that is too long for a record is read with the response.
 func TestLongLocations(t *testing.T) {
 	long := "/runs/" + strings.Repeat("7", 9000)

@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// A body that a proxy has begun to read can be sent by nobody else, also where the upstream answers before it has
-// the whole body: the transport is still sending it then, or has not told its end yet.
+// Once a proxy has begun to read a body, no stand-in can send it. Here the upstream answers before it has the whole
+// body, which the transport is still sending.
 func TestStandInWhileTheBodyIsSent(t *testing.T) {
 	t.Parallel()
 	read := make(chan struct{})

@@ -131,9 +131,9 @@ func TestProxyCommandVerifies(t *testing.T) {
 	}
 }
 
-// What docs/security.md says that somebody can do. GitHub signs the body, and not the delivery ID: whoever has captured a
-// delivery can have it run again
-// under another ID, unless the key is made of the body. What the matcher leaves out is not verified.
+// docs/security.md says what an attacker with a captured delivery can do: GitHub signs the body but not the delivery
+// ID, so the delivery runs again under another ID, unless the key is made of the body. A path outside the matcher is
+// not verified.
 func TestWhoHasCapturedADelivery(t *testing.T) {
 	t.Parallel()
 	up := startUpstream(t, answers201)

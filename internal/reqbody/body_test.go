@@ -152,8 +152,8 @@ func TestBodyWithoutRoomStaysWhole(t *testing.T) {
 	}
 }
 
-// Of a body that one has begun to read, or has closed, nobody else gets what is left, or an empty one: both would look
-// whole.
+// Once a reader has begun to read a body, or has closed it, a second reader gets an error. The rest of the body, or an
+// empty one, would look whole.
 func TestBodyIsReadByOne(t *testing.T) {
 	for name, begin := range map[string]func(io.ReadCloser) error{
 		"read": func(body io.ReadCloser) error {
