@@ -3,6 +3,7 @@ package engine_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -34,7 +35,7 @@ func TestOperators(t *testing.T) {
 }
 
 // An operator completes a key that is exhausted: its duplicates are not refused any more. The record
-// says who did it.
+// and the log say who did it.
 func TestOperatorCompletesAnExhaustedKey(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r, req := newReplica(t, newShared(t)), someRequest()
@@ -56,6 +57,14 @@ func TestOperatorCompletesAnExhaustedKey(t *testing.T) {
 			wantErr(t, r.Complete(ctx, req.Key, created("again"), idempotency.Precondition{}), idempotency.ErrComplete)
 			must(t, r.Release(ctx, req.Key, idempotency.Precondition{}))
 			storetest.Equal(t, r.stored(req).Reason, "released by "+by, "the reason is", by)
+			for _, act := range []string{"an operator completed a key", "an operator released a key"} {
+				for _, line := range r.logged.FilterMessage(act).All() {
+					fields := line.ContextMap()
+					user, _ := fields["user"].(string)
+					storetest.Equal(t, fmt.Sprint(user, " at ", fields["remote"]), operator.User+" at "+operator.Remote, act)
+				}
+			}
+			r.logged.TakeAll()
 		}
 	})
 }
