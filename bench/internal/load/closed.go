@@ -10,7 +10,9 @@ import (
 
 // Until is the end of a closed loop: whatever comes first.
 type Until struct {
-	For time.Duration // 0: no limit
+	// For is how long a connection sends its next request, 0 for no limit. Each sends one:
+	// a busy machine can let all of a short turn pass before the first.
+	For time.Duration
 	// Requests is how many are sent at most; 0: no limit.
 	Requests int64
 }
@@ -29,9 +31,9 @@ func Closed(ctx context.Context, r Request, connections int, until Until) Result
 	var done sync.WaitGroup
 	for i := range parts {
 		done.Go(func() {
-			for ctx.Err() == nil {
+			for first := true; ctx.Err() == nil; first = false {
 				at := time.Now()
-				if until.For > 0 && !at.Before(ends) || until.Requests > 0 && left.Add(-1) < 0 {
+				if until.For > 0 && !first && !at.Before(ends) || until.Requests > 0 && left.Add(-1) < 0 {
 					return
 				}
 				failure := s.send(ctx)

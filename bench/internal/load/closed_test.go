@@ -53,6 +53,13 @@ func TestClosedLoopSendsEachRequestOnce(t *testing.T) {
 	}
 }
 
+func TestAClosedLoopThatIsOverAtOnceHasItsAnswers(t *testing.T) {
+	s := startRecording(t, created)
+	if got := Closed(t.Context(), requestTo(s), 8, Until{For: 1}); got.Good() != 8 || got.Err() != nil {
+		t.Errorf("%d answers on 8 connections: %v", got.Good(), got.Err())
+	}
+}
+
 // An answer that is not what it had to be is never counted as one.
 func TestWrongAnswersAreFailures(t *testing.T) {
 	yes, no := true, false

@@ -244,9 +244,9 @@ func (g *growing) expire(end time.Time, before float64, cells map[string]stats.S
 	if g.b.Short {
 		lasts = 2 * time.Second
 	}
-	turn := load.Until{For: min(max(g.b.For/2, minTurn), time.Second)}
+	turn := load.Until{For: min(g.b.For/2, time.Second)}
 	var p pair
-	for time.Since(end) < lasts {
+	for len(p.grown) == 0 || time.Since(end) < lasts {
 		if err := g.round(&p, turn); err != nil {
 			return err
 		}

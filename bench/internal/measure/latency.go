@@ -10,10 +10,6 @@ import (
 	"github.com/caddy-dedup/caddy-dedup/bench/internal/stats"
 )
 
-// minTurn is the shortest turn that says anything: the processor's time is counted in
-// hundredths of a second.
-const minTurn = 200 * time.Millisecond
-
 // latencies are those of one case at one rate, in milliseconds, a value for each round.
 type latencies struct{ p50, p99, p999, missing []float64 }
 

@@ -106,7 +106,7 @@ func (b *Bench) requests() error {
 	}
 	b.say("warm up %d cases", len(cases))
 	for _, c := range cases {
-		if _, err := b.turn(c, load.Until{For: max(b.For/4, minTurn)}); err != nil {
+		if _, err := b.turn(c, load.Until{For: b.For / 4}); err != nil {
 			return err
 		}
 	}
