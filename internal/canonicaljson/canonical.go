@@ -48,8 +48,8 @@ import (
 
 // WriteCanonical writes the canonical form of RFC 8785, without the members and elements that the
 // JSON pointers in exclude name. In a pointer, the token * names every member or element of one
-// level. WriteCanonical differs from the RFC in one point: integers keep their digits. The RFC rounds
-// integers beyond 2^53 to a double, and two different IDs can become one.
+// level. Invalid pointers name nothing. WriteCanonical differs from the RFC in one point: integers keep
+// their digits. The RFC rounds integers beyond 2^53 to a double, and two different IDs can become one.
 //
 // WriteCanonical returns the error of the writer, or an error if there is no canonical form: because
 // of a number with a fraction or an exponent that is too large for a double, or a string with half of

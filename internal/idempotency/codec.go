@@ -257,10 +257,6 @@ func moment(ms int64) time.Time {
 	return time.UnixMilli(ms).UTC()
 }
 
-// ErrFormat is the error for a value that another version of caddy-dedup has written in another
-// format.
-var ErrFormat = errors.New("another version has written it")
-
 var errTruncated = errors.New("it is cut off")
 
 // checkMagic returns an error for a value that does not start with this magic, or has no
@@ -271,7 +267,7 @@ func checkMagic(magic string, stored []byte) error {
 	case len(stored) < magicSize || string(stored[:version]) != magic[:version]:
 		return errors.New("it was not written by caddy-dedup")
 	case stored[version] != magic[version]:
-		return fmt.Errorf("%w: it has format %d; this version reads format %d", ErrFormat, stored[version], magic[version])
+		return fmt.Errorf("another version has written it: it has format %d; this version reads format %d", stored[version], magic[version])
 	case len(stored) < frameSize:
 		return errTruncated
 	default:

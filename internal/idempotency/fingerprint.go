@@ -22,7 +22,7 @@ const (
 	// FingerprintJSON takes the canonical form of the body (RFC 8785), or its bytes
 	// if the body is not JSON.
 	FingerprintJSON FingerprintKind = "json"
-	// FingerprintCall takes what a tool call asks for, which [FingerprintWritten] gets.
+	// FingerprintCall takes what a tool call asks for ([CallFingerprint]).
 	FingerprintCall FingerprintKind = "call"
 )
 
@@ -46,8 +46,7 @@ func Fingerprint(kind FingerprintKind, path, query string, body []byte, doc *can
 		if doc != nil {
 			h := sha256.New()
 			h.Write(appendPathAndQuery(nil, path, query))
-			members := slices.DeleteFunc(slices.Clone(exclude), isParameter)
-			if err := doc.WriteCanonical(h, members...); err == nil {
+			if err := doc.WriteCanonical(h, exclude...); err == nil { // no parameter is a JSON pointer
 				return fingerprintText(kind, [sha256.Size]byte(h.Sum(nil)))
 			}
 		}
@@ -87,21 +86,20 @@ func FingerprintPieces(path, query string, pieces iter.Seq[[]byte], exclude ...s
 	return fingerprintPieces(FingerprintBody+excluding(parametersIn(exclude)), path, query, pieces)
 }
 
-// FingerprintWritten is [Fingerprint] for the query and what write writes, without the path.
-func FingerprintWritten(kind FingerprintKind, query string, exclude []string, write func(io.Writer) error) (string, error) {
+// CallFingerprint is [Fingerprint] for a tool call: it hashes the query and what write writes, without
+// the path. Its errors are those of write.
+func CallFingerprint(query string, exclude []string, write func(io.Writer) error) (string, error) {
 	h := sha256.New()
 	h.Write(appendPart(appendPart(nil, fingerprintVersion), query))
 	if err := write(h); err != nil {
 		return "", err
 	}
-	return fingerprintText(kind+excluding(exclude), [sha256.Size]byte(h.Sum(nil))), nil
+	return fingerprintText(FingerprintCall+excluding(exclude), [sha256.Size]byte(h.Sum(nil))), nil
 }
-
-func isParameter(excluded string) bool { return strings.HasPrefix(excluded, "?") }
 
 // parametersIn returns the words that exclude a parameter of the query.
 func parametersIn(exclude []string) []string {
-	return slices.DeleteFunc(slices.Clone(exclude), func(word string) bool { return !isParameter(word) })
+	return slices.DeleteFunc(slices.Clone(exclude), func(word string) bool { return !strings.HasPrefix(word, "?") })
 }
 
 func fingerprintPieces(kind FingerprintKind, path, query string, pieces iter.Seq[[]byte]) string {

@@ -498,7 +498,7 @@ func (x *Request) callFingerprint(doc *canonicaljson.Document) (string, error) {
 	}
 	_, query := report.OriginalPath(x.r)
 	query = withoutParameters(query, x.excludedParameters)
-	text, err := idempotency.FingerprintWritten(idempotency.FingerprintCall, query, x.Exclude, func(to io.Writer) error {
+	text, err := idempotency.CallFingerprint(query, x.Exclude, func(to io.Writer) error {
 		return x.Calls.WriteFingerprint(to, doc, x.excludedPointers...)
 	})
 	if err != nil {
