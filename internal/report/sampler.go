@@ -25,7 +25,7 @@ type Sampler struct {
 }
 
 type sampledReason struct {
-	next    time.Duration // when the next line may be logged, since start
+	next    time.Time // when the next line may be logged
 	leftOut int64
 }
 
@@ -53,24 +53,16 @@ func withoutValues(reason string) string {
 	}, reason)
 }
 
-// start is the zero of a monotonic clock.
-var start = time.Now()
-
 // Allow reports whether a line may be logged now, and how many were left out since the last one.
 func (o *Sampler) Allow(reason string) (leftOut int64, ok bool) {
-	return o.allow(time.Since(start), reason)
-}
-
-// allow reports whether a line may be logged now, and how many were left out since the last one.
-func (o *Sampler) allow(now time.Duration, reason string) (leftOut int64, ok bool) {
-	reason = withoutValues(reason)
+	now, reason := time.Now(), withoutValues(reason)
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.reasons == nil {
 		o.reasons = make(map[string]*sampledReason)
 	}
 	if o.reasons[reason] == nil && len(o.reasons) >= maxReasons {
-		maps.DeleteFunc(o.reasons, func(_ string, r *sampledReason) bool { return r.next <= now })
+		maps.DeleteFunc(o.reasons, func(_ string, r *sampledReason) bool { return !now.Before(r.next) })
 		if len(o.reasons) >= maxReasons {
 			reason = ""
 		}
@@ -80,10 +72,10 @@ func (o *Sampler) allow(now time.Duration, reason string) (leftOut int64, ok boo
 		r = new(sampledReason)
 		o.reasons[reason] = r
 	}
-	if now < r.next {
+	if now.Before(r.next) {
 		r.leftOut++
 		return 0, false
 	}
-	leftOut, r.leftOut, r.next = r.leftOut, 0, now+time.Second
+	leftOut, r.leftOut, r.next = r.leftOut, 0, now.Add(time.Second)
 	return leftOut, true
 }
