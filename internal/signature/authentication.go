@@ -214,7 +214,7 @@ func (a *authentication) verify(body Body, now time.Time) (reason string, err er
 		return r.scheme.verify(a, body)
 	case r.publicKey != nil:
 		return a.verifyPublic(body)
-	case len(r.urls) > 1 && !body.begins('{'):
+	case len(r.urls) > 1 && body.start(1) != "{":
 		// If one URL is a prefix of another, a forger could move the rest of it into the body.
 		return "the body is not a JSON object, and there is more than one url", nil
 	}

@@ -17,6 +17,14 @@ func Providers() (all []Provider) {
 	return all
 }
 
+// Timed reports whether requests of the provider may have a signed timestamp.
+func (p Provider) Timed() bool {
+	return p.has(func(s scheme) bool {
+		r, err := s.compile(false)
+		return err == nil && r.timed
+	})
+}
+
 // BodyOf returns a Body for bytes in memory that needs no reservations.
 func BodyOf(body []byte) Body {
 	return Body{

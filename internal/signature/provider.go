@@ -67,14 +67,6 @@ func (p Provider) URL() bool {
 	return p.has(func(s scheme) bool { return strings.Contains(s.Signed, placeURL) })
 }
 
-// Timed reports whether requests of the provider may have a signed timestamp.
-func (p Provider) Timed() bool {
-	return p.has(func(s scheme) bool {
-		r, err := s.compile(false)
-		return err == nil && r.timed
-	})
-}
-
 func (p Provider) has(is func(scheme) bool) bool { return slices.ContainsFunc(p.schemes, is) }
 
 // How describes where the signature is, and what it covers, in the words of the configuration.

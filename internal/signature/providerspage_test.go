@@ -46,6 +46,20 @@ func TestProvidersPage(t *testing.T) {
 	}
 }
 
+// Every provider whose deliveries have keys can be verified, or has the reason why not.
+func TestEveryProviderIsVerifiableOrExplained(t *testing.T) {
+	var keyed, verified []string
+	for _, p := range delivery.Providers() {
+		keyed = append(keyed, p.Name)
+	}
+	for _, p := range signature.Providers() {
+		verified = append(verified, p.Name)
+	}
+	if !slices.Equal(keyed, verified) {
+		t.Errorf("with keys: %q\nhere: %q", keyed, verified)
+	}
+}
+
 // The README says how many providers there are, and how many of them are documented.
 func TestProvidersOfTheReadme(t *testing.T) {
 	text, err := os.ReadFile("../../README.md")

@@ -36,16 +36,6 @@ type Body struct {
 	Reserve func(bytes int) error
 }
 
-// begins reports whether the body starts with a byte.
-func (b Body) begins(with byte) bool {
-	for piece := range b.Pieces {
-		if len(piece) > 0 {
-			return piece[0] == with
-		}
-	}
-	return false
-}
-
 // start returns the first n bytes of the body, or all of a shorter one.
 func (b Body) start(n int) string {
 	var start []byte
