@@ -206,13 +206,19 @@ func binding(label string, record idempotency.Key, token string) []byte {
 	return append(append([]byte(label), record[:]...), token...)
 }
 
+// seal encrypts a text with the first key, of which there must be one.
+func (s *Sealer) seal(label string, record idempotency.Key, token string, text []byte) (sealed []byte, keyID string) {
+	first := s.keys[0]
+	return first.cipherOf(record).Seal(nil, nil, text, binding(label, record, token)), first.id
+}
+
 // open decrypts a text that the key with this ID has sealed.
-func (s *Sealer) open(keyID string, record idempotency.Key, bound, sealed []byte) ([]byte, error) {
+func (s *Sealer) open(keyID, label string, record idempotency.Key, token string, sealed []byte) ([]byte, error) {
 	key, err := s.keyNamed(keyID)
 	if err != nil {
 		return nil, err
 	}
-	text, err := key.cipherOf(record).Open(nil, nil, sealed, bound)
+	text, err := key.cipherOf(record).Open(nil, nil, sealed, binding(label, record, token))
 	if err != nil {
 		return nil, fmt.Errorf("it does not open with the encryption key %s: it was changed, or belongs to another record", keyID)
 	}
@@ -225,13 +231,8 @@ func (s *Sealer) sealResponse(record idempotency.Key, token string, r *idempoten
 	if len(s.all()) == 0 || r == nil {
 		return r
 	}
-	first := s.keys[0]
-	text := idempotency.AppendResponse(nil, record, token, r)
-	sealed := &idempotency.Response{
-		Status:   r.Status,
-		SealedBy: first.id,
-		Body:     first.cipherOf(record).Seal(nil, nil, text, binding(sealedResponseLabel, record, token)),
-	}
+	sealed := &idempotency.Response{Status: r.Status}
+	sealed.Body, sealed.SealedBy = s.seal(sealedResponseLabel, record, token, idempotency.AppendResponse(nil, record, token, r))
 	if location := r.Location(); location != "" && sealed.IsLarge() {
 		if location != idempotency.LongLocation {
 			location = s.sealText(sealedLocationLabel, record, location)
@@ -246,7 +247,7 @@ func (s *Sealer) openResponse(record idempotency.Key, token string, r *idempoten
 	if r == nil || r.SealedBy == "" {
 		return r, nil
 	}
-	text, err := s.open(r.SealedBy, record, binding(sealedResponseLabel, record, token), r.Body)
+	text, err := s.open(r.SealedBy, sealedResponseLabel, record, token, r.Body)
 	if err != nil {
 		return nil, err
 	}
@@ -262,15 +263,9 @@ func (s *Sealer) sealOrigin(c idempotency.Claim) idempotency.Claim {
 	if err != nil {
 		panic("seal: an origin that JSON cannot hold: " + err.Error()) // impossible by its type
 	}
-	first := s.keys[0]
-	c.Sealed, c.SealedBy = first.cipherOf(c.Key).Seal(nil, nil, text, binding(sealedOriginLabel, c.Key, "")), first.id
+	c.Sealed, c.SealedBy = s.seal(sealedOriginLabel, c.Key, "", text)
 	c.Origin = idempotency.Origin{}
 	return c
-}
-
-// sealReason returns the [idempotency.Record.Reason] to store.
-func (s *Sealer) sealReason(record idempotency.Key, reason string) string {
-	return s.sealText(sealedReasonLabel, record, reason)
 }
 
 // sealText returns a text of a record as it is stored. It includes the ID of its key, which may differ
@@ -279,9 +274,8 @@ func (s *Sealer) sealText(label string, record idempotency.Key, text string) str
 	if len(s.all()) == 0 || text == "" {
 		return text
 	}
-	first := s.keys[0]
-	sealed := first.cipherOf(record).Seal(nil, nil, []byte(text), binding(label, record, ""))
-	return sealedText + first.id + string(sealed)
+	sealed, keyID := s.seal(label, record, "", []byte(text))
+	return sealedText + keyID + string(sealed)
 }
 
 // sealedText is the prefix of a sealed text. A readable one never has it.
@@ -296,7 +290,7 @@ func (s *Sealer) openText(label string, record idempotency.Key, stored string) s
 	if len(sealed) < 2*keyIDSize {
 		return ""
 	}
-	text, err := s.open(sealed[:2*keyIDSize], record, binding(label, record, ""), []byte(sealed[2*keyIDSize:]))
+	text, err := s.open(sealed[:2*keyIDSize], label, record, "", []byte(sealed[2*keyIDSize:]))
 	if err != nil {
 		return ""
 	}
@@ -315,7 +309,7 @@ func (s *Sealer) openRecord(record idempotency.Key, r *idempotency.Record) (*ide
 	if r.SealedBy == "" {
 		return &opened, nil
 	}
-	text, err := s.open(r.SealedBy, record, binding(sealedOriginLabel, record, ""), r.Sealed)
+	text, err := s.open(r.SealedBy, sealedOriginLabel, record, "", r.Sealed)
 	if err != nil {
 		return nil, fmt.Errorf("its delivery ID: %w", err)
 	}

@@ -203,7 +203,7 @@ func TestSealedResponse(t *testing.T) {
 func sealedRecord(s *Sealer, deliveryID string) *idempotency.Record {
 	r := &idempotency.Record{State: idempotency.InFlight, Token: thisToken, Attempt: 1}
 	c := s.sealOrigin(idempotency.Claim{Key: thisKey, Origin: someOrigin(deliveryID)})
-	r.Origin, r.Sealed, r.SealedBy, r.Reason = c.Origin, c.Sealed, c.SealedBy, s.sealReason(thisKey, "cut off at 72d3162e")
+	r.Origin, r.Sealed, r.SealedBy, r.Reason = c.Origin, c.Sealed, c.SealedBy, s.sealText(sealedReasonLabel, thisKey, "cut off at 72d3162e")
 	return r
 }
 
@@ -266,7 +266,7 @@ func TestUnsealedValuesStayReadable(t *testing.T) {
 		t.Errorf("got %+v, %v", got, err)
 	}
 	var none *Sealer
-	if sealed, by := none.sealedOrigin("plain"); none.sealResponse(thisKey, thisToken, r) != r || sealed != nil || by != "" || none.sealReason(thisKey, "r") != "r" {
+	if sealed, by := none.sealedOrigin("plain"); none.sealResponse(thisKey, thisToken, r) != r || sealed != nil || by != "" || none.sealText(sealedReasonLabel, thisKey, "r") != "r" {
 		t.Error("without keys something is sealed")
 	}
 }

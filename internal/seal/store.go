@@ -70,7 +70,7 @@ func (s *Store) Claim(ctx context.Context, c idempotency.Claim) (idempotency.Cla
 func (s *Store) Settle(ctx context.Context, key idempotency.Key, claimed *idempotency.Record, settlement idempotency.Settlement) error {
 	sealer := s.Sealer()
 	settlement.Response = sealer.sealResponse(key, claimed.Token, settlement.Response)
-	settlement.Reason = sealer.sealReason(key, settlement.Reason)
+	settlement.Reason = sealer.sealText(sealedReasonLabel, key, settlement.Reason)
 	return s.Store.Settle(ctx, key, claimed, settlement)
 }
 
@@ -105,7 +105,7 @@ func (s *Store) Change(ctx context.Context, key idempotency.Key, c idempotency.C
 	}
 	sealer := s.Sealer()
 	c.Response = sealer.sealResponse(key, c.Token, c.Response)
-	c.Reason = sealer.sealReason(key, c.Reason)
+	c.Reason = sealer.sealText(sealedReasonLabel, key, c.Reason)
 	return s.Store.Change(ctx, key, c)
 }
 
