@@ -232,12 +232,12 @@ var _ upstream.Answer = (*Answer)(nil)
 func (a *Answer) Begin(status int, header http.Header, take func(room *budget.Allowance, bytes int) bool) (stream bool) {
 	reserve := func(n int) bool { return take(&a.room, n) }
 	a.Reader = *NewReader(status, httpfield.First(header, "Content-Type"), httpfield.First(header, "Content-Encoding"), a.maxBytes, reserve)
-	return a.IsStream()
+	return a.form == formEvents
 }
 
 // Rewrite implements [upstream.Answer].
 func (a *Answer) Rewrite(p []byte) []byte {
-	if !a.IsStream() {
+	if a.form != formEvents {
 		return p
 	}
 	rewritten := a.ids.replace(p)
@@ -264,7 +264,7 @@ func (a *Answer) Verdict(whole bool) upstream.Verdict {
 	}
 	switch a.end {
 	case Released:
-		if text, outgrown := a.Message(); text == nil && !outgrown {
+		if a.Message() == nil && !a.outgrown {
 			return silent
 		}
 		return upstream.Verdict{Failed: true, Why: errFailed}
@@ -278,18 +278,12 @@ func (a *Answer) Verdict(whole bool) upstream.Verdict {
 }
 
 // Held implements [upstream.Answer].
-func (a *Answer) Held() int {
-	text, _ := a.Message()
-	return len(text)
-}
-
-// Omitted implements [upstream.Answer].
-func (a *Answer) Omitted() bool { return a.outgrown }
+func (a *Answer) Held() int { return len(a.Message()) }
 
 // Keep implements [upstream.Answer]. It removes from the header what describes a stream, other bytes, or
 // who may read the answer.
 func (a *Answer) Keep(r *idempotency.Response) {
-	text, _ := a.Message()
+	text := a.Message()
 	switch {
 	case text == nil && a.end != Kept: // requests that waited get the failure
 		r.Failed, r.Omitted = true, false

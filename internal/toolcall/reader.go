@@ -62,9 +62,6 @@ func NewReader(status int, contentType, contentEncoding string, limit int, reser
 	return r
 }
 
-// IsStream reports whether the answer is a stream of events.
-func (r *Reader) IsStream() bool { return r.form == formEvents }
-
 // Feed takes what the upstream writes next, in pieces of any size. It reports whether the call ends
 // in these bytes, and how many of them come before the one with which the client has the response:
 // the call has to be settled before that byte goes out. What follows decides nothing, and is not
@@ -84,7 +81,7 @@ func (r *Reader) Feed(p []byte) (before int, ended bool) {
 	return len(p), false
 }
 
-// Close says that the upstream's answer is whole, and returns how the call ends.
+// Close ends an answer that is whole, and returns how the call ends.
 func (r *Reader) Close() End {
 	if r.form == formJSON {
 		r.Whole(r.message)
@@ -98,7 +95,7 @@ func (r *Reader) Close() End {
 	return r.end
 }
 
-// Whole says what the whole answer is, if it is no stream and nothing was fed.
+// Whole reads a whole answer that is no stream, in place of Feed. It does not copy the text.
 func (r *Reader) Whole(text []byte) {
 	if r.form == formJSON && r.end == Pending {
 		r.message = bytes.TrimPrefix(text, byteOrderMark)
@@ -109,19 +106,19 @@ func (r *Reader) Whole(text []byte) {
 // Early reports whether the call has ended, and the answer goes on.
 func (r *Reader) Early() bool { return r.early }
 
-// End returns how the call ends, [Pending] while that is open.
-func (r *Reader) End() End { return r.end }
-
-// Message returns the response, which [Replay] takes: nil if there is none, or none that was held as a
-// whole. outgrown tells the one from the other.
-func (r *Reader) Message() (text []byte, outgrown bool) {
-	if r.end == Pending || r.outgrown {
-		return nil, r.outgrown
+// Message returns the response, which [ToolCall.Replay] takes: nil if there is none, or none that was held
+// as a whole ([Reader.Omitted]).
+func (r *Reader) Message() []byte {
+	if r.end == Pending {
+		return nil
 	}
-	return r.message, false
+	return r.message
 }
 
-// Outgrow says that there is no room for more of an answer. If it may have a response, the call was executed.
+// Omitted reports whether there may have been a response, for which there was no room.
+func (r *Reader) Omitted() bool { return r.outgrown }
+
+// Outgrow ends an answer that there is no more room for. If it may have a response, the call was executed.
 func (r *Reader) Outgrow() {
 	r.early = true
 	if r.end != Pending {

@@ -31,14 +31,11 @@ func (a answer) read(pieces func(string) []string, reserve func(int) bool) ended
 	for _, piece := range pieces(a.body) {
 		n, is := r.Feed([]byte(piece))
 		if is {
-			message, outgrown := r.Message()
-			return ended{r.End(), at + n, string(message), outgrown}
+			return ended{r.Close(), at + n, string(r.Message()), r.Omitted()}
 		}
 		at += len(piece)
 	}
-	end := r.Close()
-	message, outgrown := r.Message()
-	return ended{end, -1, string(message), outgrown}
+	return ended{r.Close(), -1, string(r.Message()), r.Omitted()}
 }
 
 // inOne, inBytes and by are ways to write a text.
@@ -270,8 +267,8 @@ func TestReaderAfterTheEnd(t *testing.T) {
 			t.Errorf("%q: got %d, %t", piece, n, is)
 		}
 	}
-	if message, _ := r.Message(); r.Close() != toolcall.Kept || string(message) != result {
-		t.Errorf("got %d, %s", r.End(), message)
+	if end, message := r.Close(), r.Message(); end != toolcall.Kept || string(message) != result {
+		t.Errorf("got %d, %s", end, message)
 	}
 }
 
