@@ -42,10 +42,7 @@ func (s *Store) Sealer() *Sealer { return s.sealer.Load() }
 // configured and the request needs its response, now or when its run has ended.
 func (s *Store) Claim(ctx context.Context, c idempotency.Claim) (idempotency.Claimed, error) {
 	sealer := s.Sealer()
-	if c.SealedBy == "" {
-		c = sealer.sealOrigin(c)
-	}
-	got, err := s.Store.Claim(ctx, c)
+	got, err := s.Store.Claim(ctx, sealer.sealOrigin(c))
 	if err != nil {
 		return got, err
 	}
