@@ -75,17 +75,6 @@ func TestDecodeAnotherVersion(t *testing.T) {
 	}
 }
 
-func TestDecodeForeignValues(t *testing.T) {
-	for _, foreign := range []string{"", "x", "ddr", "dda\x04", `{"state":"complete"}`, strings.Repeat("\x00", 100)} {
-		if r, err := DecodeRecord(thisKey, []byte(foreign)); err == nil {
-			t.Errorf("%q is the record %+v", foreign, r)
-		}
-		if r, err := DecodeResponse(thisKey, thisToken, []byte(foreign)); err == nil {
-			t.Errorf("%q is the response %+v", foreign, r)
-		}
-	}
-}
-
 func TestDecodeUnderAnotherKeyOrToken(t *testing.T) {
 	record := AppendRecord(nil, thisKey, fullRecord())
 	response := AppendResponse(nil, thisKey, thisToken, fullResponse())

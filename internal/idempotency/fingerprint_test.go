@@ -102,15 +102,6 @@ func TestFingerprintNamesWhatIsExcluded(t *testing.T) {
 	}
 }
 
-func TestFingerprintLeavesTheBodyAsItIs(t *testing.T) {
-	const text = `{ "b": 1.0, "a": 2 }`
-	body := []byte(text)
-	fingerprint(byJSON, "/a", "", body)
-	if string(body) != text {
-		t.Fatalf("the body became %s", body)
-	}
-}
-
 func TestFingerprintWithoutExcludedMembers(t *testing.T) {
 	exclude := []string{"/sent_at", "?ts", "/meta/attempt"}
 	first := []byte(`{"order":7,"sent_at":1,"meta":{"attempt":1,"by":"a"}}`)

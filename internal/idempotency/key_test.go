@@ -58,35 +58,6 @@ func TestKeyWithTuple(t *testing.T) {
 	}
 }
 
-// Namespace and ID alone are enough to find all keys of the ID by their first bytes,
-// and no keys of another ID.
-func TestKeysOfOneIDSharePrefix(t *testing.T) {
-	beginning := func(change func(*idempotency.Identity)) string {
-		id := someIdentity
-		change(&id)
-		return id.Key().String()[:16]
-	}
-	alike := beginning(func(*idempotency.Identity) {})
-	for name, change := range map[string]func(*idempotency.Identity){
-		"scope":  func(id *idempotency.Identity) { id.Scope = nil },
-		"kind":   func(id *idempotency.Identity) { id.Kind = "json" },
-		"prefix": func(id *idempotency.Identity) { id.Prefix = "github" },
-	} {
-		if beginning(change) != alike {
-			t.Errorf("with another %s the key begins differently", name)
-		}
-	}
-	for name, change := range map[string]func(*idempotency.Identity){
-		"ID":                        func(id *idempotency.Identity) { id.ID += "x" },
-		"namespace":                 func(id *idempotency.Identity) { id.Namespace += "x" },
-		"boundary between the two ": func(id *idempotency.Identity) { id.Namespace, id.ID = "defaul", "t"+id.ID },
-	} {
-		if beginning(change) == alike {
-			t.Errorf("with another %s the key begins alike", name)
-		}
-	}
-}
-
 // Each row is a pair of identities that would be hashed from the same text if
 // lengths and counts were not hashed too.
 func TestKeySeparatesParts(t *testing.T) {
