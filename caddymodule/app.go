@@ -138,14 +138,16 @@ func (a *App) loadStore(ctx caddy.Context, owner any, raw json.RawMessage) (*sto
 	if !ok {
 		return nil, fmt.Errorf("the store module %T is not a store of caddy-dedup", module)
 	}
+	if memory, ok := module.(*MemoryStore); ok {
+		memory.limit = a.Limits.MemoryStore
+	}
 	return &storepool.Handle{
-		Pool:        stores,
-		Config:      config,
-		Key:         config.PoolKey(),
-		Logger:      a.logger,
-		Namespace:   a.Namespace,
-		Settings:    engine.Settings{Limits: a.Limits.engineLimits(), Timeout: config.OperationTimeout(), Sealer: a.sealer},
-		MemoryLimit: a.Limits.MemoryStore,
+		Pool:      stores,
+		Config:    config,
+		Key:       config.PoolKey(),
+		Logger:    a.logger,
+		Namespace: a.Namespace,
+		Settings:  engine.Settings{Limits: a.Limits.engineLimits(), Timeout: config.OperationTimeout(), Sealer: a.sealer},
 	}, nil
 }
 

@@ -134,7 +134,10 @@ func realPath(path string) string {
 
 // MemoryStore keeps claims and responses in memory. They are lost when the process exits, so it is
 // for trying out and tests.
-type MemoryStore struct{ localStore }
+type MemoryStore struct {
+	localStore
+	limit int64 // bytes; [Limits.MemoryStore]
+}
 
 // CaddyModule returns the Caddy module information.
 func (*MemoryStore) CaddyModule() caddy.ModuleInfo {
@@ -152,8 +155,11 @@ func (s *MemoryStore) Describe() string { return "memory store, which is lost wh
 
 // Open implements [storepool.Config].
 func (s *MemoryStore) Open(*zap.Logger) (idempotency.Store, error) {
-	return memory.New(math.MaxInt64), nil // until a configuration sets a limit
+	return memory.New(math.MaxInt64), nil // until Tune
 }
+
+// Tune implements [storepool.Config].
+func (s *MemoryStore) Tune(store idempotency.Store) { store.(*memory.Store).SetLimit(s.limit) }
 
 var (
 	_ caddy.Provisioner = (*FileStore)(nil)

@@ -45,8 +45,6 @@ type Handle struct {
 	Settings engine.Settings
 	// Namespace is the namespace of the configuration's keys.
 	Namespace string
-	// MemoryLimit is the limit of a memory store, in bytes.
-	MemoryLimit int64
 
 	opened atomic.Pointer[Store]
 	// started is closed when Start has opened the store for the first time.

@@ -182,9 +182,6 @@ func (s *Store) applyLocked() {
 	s.Configure(h.Settings)
 	s.logTarget.Store(h.Logger)
 	h.Config.Tune(s.store)
-	if limited, ok := s.store.(interface{ SetLimit(bytes int64) }); ok {
-		limited.SetLimit(h.MemoryLimit)
-	}
 }
 
 // damages returns how often the store has met damage.

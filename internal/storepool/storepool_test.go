@@ -20,13 +20,12 @@ import (
 // pool has the stores that tests open.
 var pool = New(func() error { return nil }, nil, nil)
 
-// countedStore is a memory store that counts settlements and records its limit. It can be
-// unavailable for settlements, and lose the replies to claims.
+// countedStore is a memory store that counts settlements. It can be unavailable for settlements, and lose
+// the replies to claims.
 type countedStore struct {
 	*memory.Store
 	unavailable, losesReplies atomic.Bool
 
-	limit     atomic.Int64
 	closed    atomic.Bool
 	completed atomic.Int64
 	damages   atomic.Int64
@@ -52,11 +51,6 @@ func (s *countedStore) Settle(ctx context.Context, key idempotency.Key, claimed 
 		s.completed.Add(1)
 	}
 	return err
-}
-
-func (s *countedStore) SetLimit(bytes int64) {
-	s.limit.Store(bytes)
-	s.Store.SetLimit(bytes)
 }
 
 func (s *countedStore) Close() error {
@@ -114,7 +108,7 @@ func (m configuredModule) Tune(idempotency.Store) { m.tuned.Store(int64(m.limit)
 func (m *countedModule) handleOf(limit int, logger *zap.Logger) *Handle {
 	return &Handle{
 		Pool: pool, Config: configuredModule{m, limit}, Key: m.key, Logger: logger,
-		Settings: engine.Settings{Limits: engine.Limits{InFlight: limit}}, MemoryLimit: int64(limit) << 20,
+		Settings: engine.Settings{Limits: engine.Limits{InFlight: limit}},
 	}
 }
 
@@ -173,9 +167,6 @@ func TestSettingsOfTheOldestConfigurationCount(t *testing.T) {
 	withField := store.log.With(zap.String("key", "k"))
 	want := func(limit int, lines, others *observer.ObservedLogs) {
 		t.Helper()
-		if got := m.store.Load().limit.Load(); got != int64(limit)<<20 {
-			t.Errorf("the store's limit is %d MiB, want %d", got>>20, limit)
-		}
 		if got := m.tuned.Load(); got != int64(limit) {
 			t.Errorf("the store is tuned by the configuration with limit %d, want %d", got, limit)
 		}
