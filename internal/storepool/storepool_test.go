@@ -313,35 +313,35 @@ func TestExitTimeout(t *testing.T) {
 // A request for one store does not wait for another store that is being opened. Requests for the same
 // store do, and it is opened once.
 func TestOpeningDoesNotDelayOtherStores(t *testing.T) {
-	slow := &countedModule{key: t.Name() + " slow", opens: make(chan struct{})}
-	other := &countedModule{key: t.Name() + " other"}
-	entered := make(chan *Store)
-	for range 2 {
-		go func() {
-			store, _ := slow.handleOf(1, zap.NewNop()).open()
-			entered <- store
-		}()
-	}
-	for slow.opened.Load() == 0 {
-		time.Sleep(time.Millisecond)
-	}
-	store := started(t, other.handleOf(1, zap.NewNop()))
-	for _, open := range pool.All() { // as the admin API does
-		if open.key == slow.key {
-			t.Error("All returned a store that is still being opened")
+	synctest.Test(t, func(t *testing.T) {
+		slow := &countedModule{key: t.Name() + " slow", opens: make(chan struct{})}
+		other := &countedModule{key: t.Name() + " other"}
+		entered := make(chan *Store)
+		for range 2 {
+			go func() {
+				store, _ := slow.handleOf(1, zap.NewNop()).open()
+				entered <- store
+			}()
 		}
-		open.Leave()
-	}
-	store.Leave()
-	close(slow.opens)
-	one, two := <-entered, <-entered
-	if one != two || slow.opened.Load() != 1 {
-		t.Errorf("opened %d times", slow.opened.Load())
-	}
-	one.Leave()
-	two.Leave()
-	<-one.closed
-	<-store.closed
+		synctest.Wait() // one opens it, and the other waits
+		store := started(t, other.handleOf(1, zap.NewNop()))
+		for _, open := range pool.All() { // as the admin API does
+			if open.key == slow.key {
+				t.Error("All returned a store that is still being opened")
+			}
+			open.Leave()
+		}
+		store.Leave()
+		close(slow.opens)
+		one, two := <-entered, <-entered
+		if one != two || slow.opened.Load() != 1 {
+			t.Errorf("opened %d times", slow.opened.Load())
+		}
+		one.Leave()
+		two.Leave()
+		<-one.closed
+		<-store.closed
+	})
 }
 
 func TestOpenError(t *testing.T) {
