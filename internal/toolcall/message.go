@@ -10,7 +10,7 @@ const (
 	Pending End = iota
 	// Kept: a result. That of a task counts: a repeat would begin another one.
 	Kept
-	// Released: an error, or a result that says it is one; or the upstream has answered without a response.
+	// Released: an error, or a result with isError; or the upstream has answered without a response.
 	Released
 	// Asked: a result that asks for input. The client answers with another round of the same call.
 	Asked
@@ -25,13 +25,13 @@ type response struct {
 	method     bool // it is a request or a notification, and no response
 }
 
-// span is a part of a text. The zero span is none: no value is the first byte of an object.
+// span is a part of a text. The zero span means absent: no value begins at the first byte of an object.
 type span struct{ begin, end int }
 
 func (s span) of(text []byte) []byte { return text[s.begin:s.end] }
 
-// readResponse reads a message. Of a text that is no whole message it returns, beside the error, what
-// is there.
+// readResponse reads a message. If the text is not a whole message, it returns an error and the members
+// before it.
 func readResponse(text []byte) (r response, err error) {
 	err = canonicaljson.Members(text, func(name []byte, begin, end int) {
 		switch {

@@ -15,31 +15,31 @@ type Reader struct {
 	form    form
 
 	end      End
-	early    bool // it has ended, and the answer goes on
-	outgrown bool
+	early    bool   // the call has ended, and the answer goes on
+	outgrown bool   // there was no room for the response
 	message  []byte // so far
 
-	// Of a stream, the message is the data of the event, and behind it the line that is being written.
-	line       int  // where that begins
-	inLine     bool // it is not empty
-	firstEnded bool // it is not the first, which may begin with a byte order mark
-	afterCR    bool // a line feed is a part of the line end
-	other      bool // the event has a name of its own, and carries no message
-	skips      bool // there is no room for the event, which is no response
+	// In a stream, message has the data of the event so far, and then the line that is being written.
+	line       int  // where that line begins
+	inLine     bool // the line is not empty
+	firstEnded bool // the first line, which may begin with a byte order mark, has ended
+	afterCR    bool // a line feed that comes next belongs to the last line end
+	other      bool // the event has another name than message, so it has no response
+	skips      bool // the event is skipped: it does not fit, and is no response
 	pending    int  // bytes of the stream since the last event
 }
 
-// form is what an answer is written in.
+// form is the form of an answer, by its media type.
 type form int
 
 const (
-	formOther form = iota // it has no response
+	formOther form = iota // without a response
 	formJSON
 	formEvents
 )
 
-// smallMessage is the room that the first bytes of a message always get, in bytes. It is enough to see
-// what kind of message they begin.
+// smallMessage is how many bytes of a message are held without a reservation. They are enough to see
+// what kind of message it is.
 const smallMessage = 512
 
 // NewReader returns a reader of an answer with this status, Content-Type and Content-Encoding. A
@@ -148,7 +148,7 @@ func (r *Reader) add(p []byte) int {
 	return n
 }
 
-// Pending returns how many bytes of a stream have come of an event that may be the response, and is not whole.
+// Pending returns how many bytes Feed has read of an event that may be the response, and is not whole.
 func (r *Reader) Pending() int {
 	if r.skips {
 		return 0
@@ -184,7 +184,8 @@ func (r *Reader) readEvents(p []byte) (before int, ended bool) {
 	return len(p), false
 }
 
-// endLine reads a line, at its end. It reports whether an event ends with it, and the call with that.
+// endLine reads a line that has ended. It reports whether the call ends with it: the line is empty, and
+// so ends an event with a response.
 func (r *Reader) endLine() bool {
 	switch {
 	case !r.inLine:
@@ -202,7 +203,7 @@ func (r *Reader) endLine() bool {
 	return false
 }
 
-// takeLine takes what is there of a line into the event.
+// takeLine moves what there is of a line into the event.
 func (r *Reader) takeLine() {
 	line := r.message[r.line:]
 	if !r.firstEnded {
@@ -223,8 +224,8 @@ func (r *Reader) takeLine() {
 	}
 }
 
-// skip is for an event that there is no room for. It reports whether that ends the call: all do that do not
-// begin as a request or a notification.
+// skip skips the rest of an event that does not fit. It reports whether the event ends the call, as each
+// does that begins neither as a request nor as a notification.
 func (r *Reader) skip() bool {
 	r.takeLine()
 	if begun, _ := readResponse(r.message); r.other || begun.method {

@@ -32,6 +32,6 @@ func (c *ToolCall) Refuse(r identify.CallRefusal) (status int, body []byte) {
 	if id == nil {
 		status, id = r.Status, []byte("null")
 	}
-	// The id as it is written: an encoder would write it anew.
+	// The id as it is written: an encoder might change it.
 	return status, slices.Concat([]byte(`{"jsonrpc":"2.0","id":`), id, []byte(`,"error":`), bytes.TrimSpace(text.Bytes()), []byte("}"))
 }

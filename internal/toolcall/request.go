@@ -40,18 +40,16 @@ const (
 // Request is what the body of a POST says.
 type Request struct {
 	Kind Kind
-	// ID is the id of a call, or that of the call which is cancelled, as it is written: 1, "1" and
-	// "\u0031" are three. It is a part of the body, and as long as its sender likes. It is nil where the
-	// beginning of a call does not have it. Of [UnusableID] it is a number, or nil, and of [Other] that of a
-	// request, or nil.
+	// ID is the id of a call, or of the call that is cancelled, as it is written: 1, "1" and "\u0031"
+	// are three. It is a part of the body, and may be long. It is nil if the beginning of a call does not
+	// have it. For [UnusableID] it is a number or nil, for [Other] the id of another request or nil.
 	ID []byte
-	// Tool is the name of the tool that is called, as it is written; nil where it is not read.
+	// Tool is the name of the tool that is called, as it is written; nil if it was not read.
 	Tool []byte
 }
 
-// Read returns what a body is, or what the beginning of one says that is too large. methods are the lines of the
-// request's field Mcp-Method: where there is one, it has to agree with the body, and says what a beginning is that
-// does not.
+// Read reads a body, or the beginning of one that is too large. methods are the lines of the request's field
+// Mcp-Method. Each must agree with the body. If a beginning does not have its method, the first line counts.
 func Read(body []byte, whole bool, methods []string) Request {
 	body = bytes.TrimPrefix(body, byteOrderMark)
 	m, err := readRequest(body, whole)
@@ -77,7 +75,7 @@ func Read(body []byte, whole bool, methods []string) Request {
 
 func isArray(body []byte) bool { return bytes.HasPrefix(bytes.TrimLeft(body, " \t\r\n"), []byte("[")) }
 
-// NeedsBody reports whether [Read] needs the body: else Mcp-Method says that it is [Other].
+// NeedsBody reports whether [Read] needs the body. Otherwise it is [Other] by its Mcp-Method.
 func NeedsBody(methods []string) bool {
 	return !slices.ContainsFunc(methods, func(line string) bool { return line != callMethod && line != cancelMethod })
 }
@@ -90,7 +88,7 @@ type requestMembers struct{ method, id, params []byte }
 
 func (m requestMembers) says(method string) bool { return canonicaljson.IsString(m.method, method) }
 
-// call returns what the members of a call say.
+// call returns the request for the members of a call.
 func (m requestMembers) call() Request {
 	r := Request{Kind: Call, ID: m.id, Tool: memberOf(m.params, "name")}
 	if m.id != nil && !isID(m.id) {
@@ -102,7 +100,7 @@ func (m requestMembers) call() Request {
 	return r
 }
 
-// memberOf returns the last value of a member, nil if there is none. Of a beginning, it has to be whole.
+// memberOf returns the last value of a member, nil if there is none or it may be cut off.
 func memberOf(object []byte, member string) (value []byte) {
 	_ = canonicaljson.Members(object, func(name []byte, begin, end int) {
 		if end < len(object) && canonicaljson.IsString(name, member) {
@@ -112,8 +110,8 @@ func memberOf(object []byte, member string) (value []byte) {
 	return value
 }
 
-// readRequest returns the members of a request. Of a beginning, the last value may be cut: only that of params, of
-// which members are read, is returned.
+// readRequest returns the members of a request. The last value of a beginning may be cut off. It is returned only
+// for params, since memberOf expects that.
 func readRequest(body []byte, whole bool) (m requestMembers, err error) {
 	err = canonicaljson.Members(body, func(name []byte, begin, end int) {
 		value := body[begin:end]
