@@ -13,19 +13,19 @@ import (
 )
 
 // FirstRun is the first run of a duplicate's key, or the run that a forced one is to replace. Its zero value
-// is none.
+// means that there is none.
 type FirstRun struct {
 	Key    idempotency.Key
 	Record *idempotency.Record // of the complete key; nil for none
 	Store  *storepool.Handle
 	Budget *budget.Budget
 
-	response *idempotency.Response // nil until it is read, or given
-	body     delivery.Request
-	parses   bool // body reads the response
-	room     budget.Allowance
-	given    bool // the response is not read
-	ended    bool
+	response *idempotency.Response // nil until it is read or given
+	body     delivery.Request      // finds members of the response, if parses is set
+	parses   bool
+	room     budget.Allowance // for the response, and what it is parsed into
+	given    bool             // the response came from Give
+	ended    bool             // End was called
 }
 
 // RecordIn returns the record of the complete key that a decision found, nil for none.
@@ -43,7 +43,7 @@ func RecordIn(decision engine.Decision) *idempotency.Record {
 	return nil
 }
 
-// Give gives it the response, which is then not read from the store. Its body is held by others.
+// Give sets the response, which is then not read from the store. The caller holds the room of its body.
 func (f *FirstRun) Give(response *idempotency.Response) { f.response, f.given = response, true }
 
 // maxFirstBody is the size up to which members of a kept response are placeholders, in bytes.
@@ -70,7 +70,8 @@ func (f *FirstRun) value(name string) any {
 	}
 }
 
-// End drops what was read. What is asked for when the request has ended is read anew, and dropped at once.
+// End drops what was read. A placeholder that is used after it, for the access log, reads the response
+// again, and drops it at once.
 func (f *FirstRun) End() {
 	f.ended = true
 	f.drop()
@@ -85,8 +86,8 @@ func (f *FirstRun) drop() {
 	}
 }
 
-// read returns the kept response, without a body whose members are no placeholders. It is empty if it cannot
-// be read or there is no room for it.
+// read returns the kept response, without a body larger than [maxFirstBody] if it comes from the store. The
+// response is empty if it cannot be read, or there is no room for it.
 func (f *FirstRun) read() *idempotency.Response {
 	if f.response == nil {
 		f.response = f.fromStore()

@@ -1,5 +1,5 @@
-// Package report says what became of a request: in our log lines, in the access log, in placeholders, in
-// traces and in metrics.
+// Package report reports what became of a request, in our log lines, the access log, placeholders, traces
+// and metrics.
 package report
 
 import (
@@ -39,7 +39,7 @@ type Reporter struct {
 	differing, silent Sampler
 }
 
-// Report is what one handler says of a request. Its methods are called in the request's goroutine.
+// Report is the report of one handler on a request. Its methods are called in the request's goroutine.
 type Report struct {
 	*Reporter
 	r    *http.Request
@@ -124,7 +124,7 @@ func (p *Report) Count() {
 	}
 }
 
-// Leave counts the request under no outcome.
+// Leave keeps the request from being counted.
 func (p *Report) Leave() { p.counted = true }
 
 // Differs reports a duplicate whose body differs from the first: its key may be that of several events, of
@@ -138,7 +138,7 @@ func (p *Report) Differs(executionID string) {
 	}
 }
 
-// Silent reports, at most once a second, an answer that has nothing of what its mode keeps.
+// Silent logs, at most once a second, an answer that has nothing of what its mode keeps.
 func (p *Report) Silent(why error, status int) {
 	if leftOut, ok := p.silent.Allow(""); ok {
 		p.Logger.Warn("silent: a request with a key was answered in a form that is never kept, and its repeat runs again",
