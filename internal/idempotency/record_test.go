@@ -146,110 +146,79 @@ func TestPrevTokenUntilSettled(t *testing.T) {
 	}
 }
 
-// After an operator has released a key, its record still says what happened before. A
-// key whose run has a live lease cannot be released.
-func TestReleaseByAnOperator(t *testing.T) {
+// What an operator's release or completion makes of each record. All that is not named stays: the record
+// still has what happened before.
+func TestChangesByAnOperator(t *testing.T) {
 	now := time.Unix(1000, 0)
-	complete := idempotency.Record{
-		State: idempotency.Complete, Token: "owner", ExecutionID: "run", Attempt: 3, ReleasedAttempts: 1, Fingerprint: "body:1", Hold: true,
-		Origin: idempotency.Origin{Provider: "github", DeliveryID: "72d3162e"}, Status: 201, ParentID: "parent",
-		Claimed: now.Add(-time.Minute), Ended: now.Add(-time.Second), Expires: now.Add(time.Hour),
-	}
-	with := func(change func(*idempotency.Record)) *idempotency.Record {
-		r := complete
-		change(&r)
-		return &r
-	}
-	released := with(func(r *idempotency.Record) {
-		r.State, r.Token, r.ReleasedAttempts, r.Reason = idempotency.Released, "operator", 3, "released by alice"
-	})
-	inFlight := func(left time.Duration, replaces *idempotency.Record) *idempotency.Record {
-		return with(func(r *idempotency.Record) {
-			r.State, r.LeaseUntil, r.Previous = idempotency.InFlight, now.Add(left), replaces
-		})
-	}
-	counted := *released
-	counted.Attempt, counted.ReleasedAttempts = 3, 3
-	for name, c := range map[string]struct {
-		found, want *idempotency.Record
-		err         error
-	}{
-		"none":      {err: idempotency.ErrGone},
-		"complete":  {found: &complete, want: released},
-		"held":      {found: with(func(r *idempotency.Record) { r.State = idempotency.Held }), want: released},
-		"released":  {found: with(func(r *idempotency.Record) { r.State = idempotency.Released }), want: released},
-		"in flight": {found: inFlight(time.Millisecond, nil), err: idempotency.ErrInFlight},
-		"lapsed":    {found: inFlight(0, nil), want: released},
-		"forced":    {found: inFlight(time.Millisecond, &complete), err: idempotency.ErrInFlight},
-		"forced and lapsed": {
-			found: inFlight(0, with(func(r *idempotency.Record) { r.Attempt = 2 })), want: &counted},
-		"forced and lapsed, over what has expired": {
-			found: inFlight(0, with(func(r *idempotency.Record) { r.Expires = now })), err: idempotency.ErrGone},
-	} {
-		got, err := c.found.Changed(idempotency.Change{State: idempotency.Released, Token: "operator", Reason: "released by alice"}, now)
-		if !errors.Is(err, c.err) || (err == nil) != (c.err == nil) {
-			t.Errorf("%s: %v, want %v", name, err, c.err)
-		}
-		if !reflect.DeepEqual(got, c.want) {
-			t.Errorf("%s:\ngot  %+v\nwant %+v", name, got, c.want)
-		}
-		if err := c.found.Effective(now).CheckChange(idempotency.Precondition{}, now); !errors.Is(err, c.err) {
-			t.Errorf("%s: may be taken: %v, want %v", name, err, c.err)
-		}
-	}
-}
-
-// A completed key has the operator's response from now on, whatever its run has left.
-func TestCompletionByAnOperator(t *testing.T) {
-	now := time.Unix(1000, 0)
-	record := func(state idempotency.State, change func(*idempotency.Record)) *idempotency.Record {
+	record := func(state idempotency.State, changes ...func(*idempotency.Record)) *idempotency.Record {
 		r := &idempotency.Record{
 			State: state, Token: "owner", ExecutionID: "run", Attempt: 3, ReleasedAttempts: 1, Fingerprint: "body:1", Hold: true,
-			Origin: idempotency.Origin{Provider: "github", DeliveryID: "72d3162e"}, Status: 500, Reason: "EOF",
+			Origin: idempotency.Origin{Provider: "github", DeliveryID: "72d3162e"}, Status: 500, Reason: "EOF", ParentID: "parent",
 			Claimed: now.Add(-time.Minute), Ended: now.Add(-time.Second), Expires: now.Add(72 * time.Hour),
 		}
-		if change != nil {
+		for _, change := range changes {
 			change(r)
 		}
-		return r
-	}
-	completed := func(change func(*idempotency.Record)) *idempotency.Record {
-		r := record(idempotency.Complete, change)
-		r.Token, r.Status, r.Reason = "operator", 202, "completed by alice"
 		return r
 	}
 	expiresIn := func(d time.Duration) func(*idempotency.Record) {
 		return func(r *idempotency.Record) { r.Expires = now.Add(d) }
 	}
-	lapses := func(at time.Time) func(*idempotency.Record) {
-		return func(r *idempotency.Record) { r.LeaseUntil, r.PrevToken = at, "earlier" }
+	inFlight := func(left time.Duration, replaces *idempotency.Record) *idempotency.Record {
+		return record(idempotency.InFlight, func(r *idempotency.Record) {
+			r.LeaseUntil, r.PrevToken, r.Previous = now.Add(left), "earlier", replaces
+		})
 	}
-	forced := record(idempotency.InFlight, func(r *idempotency.Record) { r.LeaseUntil, r.Previous = now, record(idempotency.Complete, nil) })
+	byOperator := func(r *idempotency.Record) { r.Token, r.Reason = "operator", "by alice" }
+	allReleased := func(r *idempotency.Record) { r.ReleasedAttempts = 3 }
+	answered := func(r *idempotency.Record) { r.Status = 202 }
+	released := record(idempotency.Released, byOperator, allReleased)
+	completed := record(idempotency.Complete, byOperator, answered)
+	forced := inFlight(0, record(idempotency.Complete, func(r *idempotency.Record) { r.Attempt = 2 }))
 	for name, c := range map[string]struct {
-		found, want *idempotency.Record
-		err         error
+		found, released, completed *idempotency.Record // nil for an error
+		releaseErr, completeErr    error
 	}{
-		"none":                   {err: idempotency.ErrGone},
-		"held":                   {found: record(idempotency.Held, nil), want: completed(nil)},
-		"released or exhausted":  {found: record(idempotency.Released, nil), want: completed(nil)},
-		"lapsed":                 {found: record(idempotency.InFlight, lapses(now)), want: completed(nil)},
-		"it would expire sooner": {found: record(idempotency.Held, expiresIn(time.Hour)), want: completed(expiresIn(24 * time.Hour))},
-		"in flight":              {found: record(idempotency.InFlight, lapses(now.Add(1))), err: idempotency.ErrInFlight},
-		"complete":               {found: record(idempotency.Complete, nil), err: idempotency.ErrComplete},
-		"forced and lapsed":      {found: forced, err: idempotency.ErrComplete},
+		"none":                  {releaseErr: idempotency.ErrGone, completeErr: idempotency.ErrGone},
+		"held":                  {found: record(idempotency.Held), released: released, completed: completed},
+		"released or exhausted": {found: record(idempotency.Released), released: released, completed: completed},
+		"lapsed":                {found: inFlight(0, nil), released: released, completed: completed},
+		"complete":              {found: record(idempotency.Complete), released: released, completeErr: idempotency.ErrComplete},
+		"held, expires soon": {
+			found:     record(idempotency.Held, expiresIn(time.Hour)),
+			released:  record(idempotency.Released, byOperator, allReleased, expiresIn(time.Hour)),
+			completed: record(idempotency.Complete, byOperator, answered, expiresIn(24*time.Hour)),
+		},
+		"in flight":         {found: inFlight(1, nil), releaseErr: idempotency.ErrInFlight, completeErr: idempotency.ErrInFlight},
+		"forced":            {found: inFlight(1, completed), releaseErr: idempotency.ErrInFlight, completeErr: idempotency.ErrInFlight},
+		"forced and lapsed": {found: forced, released: released, completeErr: idempotency.ErrComplete},
+		"forced and lapsed, over what has expired": {
+			found: inFlight(0, record(idempotency.Complete, expiresIn(0))), releaseErr: idempotency.ErrGone, completeErr: idempotency.ErrGone},
 	} {
-		change := idempotency.Change{
-			State: idempotency.Complete, Token: "operator", Reason: "completed by alice", Response: &idempotency.Response{Status: 202},
+		response := &idempotency.Response{Status: 202}
+		for _, want := range []struct {
+			state    idempotency.State
+			response *idempotency.Response
+			record   *idempotency.Record
+			err      error
+		}{
+			{idempotency.Released, nil, c.released, c.releaseErr},
+			{idempotency.Complete, response, c.completed, c.completeErr},
+		} {
+			change := idempotency.Change{State: want.state, Token: "operator", Reason: "by alice", Response: want.response}
+			got, err := c.found.Changed(change, now)
+			if !errors.Is(err, want.err) || (err == nil) != (want.err == nil) {
+				t.Errorf("%s, %s: %v, want %v", name, want.state, err, want.err)
+			}
+			if !reflect.DeepEqual(got, want.record) {
+				t.Errorf("%s, %s:\ngot  %+v\nwant %+v", name, want.state, got, want.record)
+			}
 		}
-		got, err := c.found.Changed(change, now)
-		if !errors.Is(err, c.err) || (err == nil) != (c.err == nil) {
-			t.Errorf("%s: %v, want %v", name, err, c.err)
+		if err := c.found.Effective(now).CheckChange(idempotency.Precondition{}, now); !errors.Is(err, c.releaseErr) {
+			t.Errorf("%s: may be changed: %v, want %v", name, err, c.releaseErr)
 		}
-		if !reflect.DeepEqual(got, c.want) {
-			t.Errorf("%s:\ngot  %+v\nwant %+v", name, got, c.want)
-		}
-		change.Response.Body = make([]byte, 20<<10)
-		if got, err := c.found.Changed(change, now); err == nil && got.LargeBody != 20<<10 {
+		response.Body = make([]byte, 20<<10)
+		if got, err := c.found.Changed(idempotency.Change{State: idempotency.Complete, Response: response}, now); err == nil && got.LargeBody != 20<<10 {
 			t.Errorf("%s: a body of 20 KiB counts as %d bytes", name, got.LargeBody)
 		}
 	}
