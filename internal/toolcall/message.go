@@ -60,7 +60,7 @@ func endBy(status int, text []byte) End {
 	case r.failed, status != 200:
 		return Released
 	}
-	end, result := Kept, r.result.of(text)
+	result := r.result.of(text)
 	var failed, resultType []byte
 	_ = canonicaljson.Members(result, func(name []byte, begin, end int) {
 		switch {
@@ -72,9 +72,10 @@ func endBy(status int, text []byte) End {
 	})
 	switch {
 	case string(failed) == "true":
-		end = Released
+		return Released
 	case canonicaljson.IsString(resultType, "input_required"):
-		end = Asked
+		return Asked
+	default:
+		return Kept
 	}
-	return end
 }

@@ -83,9 +83,7 @@ func (r *Reader) Feed(p []byte) (before int, ended bool) {
 
 // Close ends an answer that is whole, and returns how the call ends.
 func (r *Reader) Close() End {
-	if r.form == formJSON {
-		r.Whole(r.message)
-	}
+	r.Whole(r.message) // if it is no stream
 	if r.end == Pending {
 		r.message, r.end = nil, Released
 		if r.form == formEvents {
