@@ -10,7 +10,6 @@ import (
 	"net"
 	"slices"
 	"sync"
-	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -115,26 +114,4 @@ func TestBodiesForgetWhatIsOld(t *testing.T) {
 		storetest.Equal(t, len(b.failed), 1, "failed bodies after a while")
 		must(t, s.Close())
 	})
-}
-
-// Each of many addresses has the time for a round trip.
-func TestDialManyAddresses(t *testing.T) {
-	s := openWith(t, Options{Addresses: []string{"redis.test:6379"}})
-	addresses := make([]string, 30)
-	for n := range addresses {
-		addresses[n] = fmt.Sprint("127.0.0.", n+1)
-	}
-	s.dialer.resolver = resolver(t, addresses...)
-	var dials int
-	before := time.Now()
-	s.dialer.control = func(ctx context.Context, _, _ string, _ syscall.RawConn) error {
-		dials++
-		if deadline, _ := ctx.Deadline(); deadline.Sub(before) < minAddressTimeout {
-			t.Errorf("dial %d ends after %v", dials, deadline.Sub(before))
-		}
-		return errors.New("it is not dialed")
-	}
-	if _, err := s.dialer.connect(ctx, "tcp", "redis.test:6379", func(string) {}); err == nil || dials != len(addresses) {
-		t.Errorf("%d dials: %v", dials, err)
-	}
 }

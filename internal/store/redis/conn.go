@@ -39,9 +39,10 @@ type dialer struct {
 	// it too: the sentinels do not all know a new master at the same time.
 	master atomic.Pointer[string]
 
-	// Tests set these, for dialTLS.
-	resolver *net.Resolver
-	control  func(ctx context.Context, network, address string, c syscall.RawConn) error
+	// lookUp returns the addresses of a host. control is called before each of them is dialed; nil in
+	// production. Tests set both.
+	lookUp  func(ctx context.Context, host string) ([]net.IPAddr, error)
+	control func(ctx context.Context, network, address string, c syscall.RawConn) error
 
 	mu   sync.Mutex
 	open map[*conn]struct{}
@@ -50,7 +51,7 @@ type dialer struct {
 var _ goredis.Hook = (*dialer)(nil)
 
 func newDialer(o Options, l *limits, c *credentials) *dialer {
-	d := &dialer{options: o, limits: l, credentials: c, log: o.Logger, resolver: net.DefaultResolver, open: make(map[*conn]struct{})}
+	d := &dialer{options: o, limits: l, credentials: c, log: o.Logger, lookUp: net.DefaultResolver.LookupIPAddr, open: make(map[*conn]struct{})}
 	d.ctx, d.cancel = context.WithCancel(context.Background())
 	return d
 }

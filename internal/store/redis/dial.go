@@ -77,7 +77,7 @@ func (d *dialer) connect(ctx context.Context, network, address string, report fu
 		return one.DialContext(ctx, network, address)
 	}
 	report(awaitingLookup)
-	addresses, err := d.resolver.LookupIPAddr(ctx, host)
+	addresses, err := d.lookUp(ctx, host)
 	if err != nil {
 		return nil, err
 	}

@@ -3,8 +3,8 @@ package redis
 import (
 	"context"
 	"crypto/tls"
-	"encoding/binary"
 	"errors"
+	"fmt"
 	"net"
 	"slices"
 	"strings"
@@ -25,9 +25,6 @@ import (
 func TestWhatADialWaitsFor(t *testing.T) {
 	t.Parallel()
 	silent := listen(t).Addr().String()
-	nameServer, err := net.ListenPacket("udp", "127.0.0.1:0")
-	must(t, err)
-	defer func() { _ = nameServer.Close() }()
 	var waits sync.WaitGroup
 	defer waits.Wait()
 	for want, all := range map[string][]Options{
@@ -40,9 +37,12 @@ func TestWhatADialWaitsFor(t *testing.T) {
 				o.Addresses = []string{silent}
 			}
 			s := openWith(t, o)
-			s.dialer.resolver = &net.Resolver{PreferGo: true, Dial: func(context.Context, string, string) (net.Conn, error) {
-				return net.Dial("udp", nameServer.LocalAddr().String())
-			}}
+			if o.Addresses[0] != silent {
+				s.dialer.lookUp = func(ctx context.Context, _ string) ([]net.IPAddr, error) {
+					<-ctx.Done()
+					return nil, ctx.Err()
+				}
+			}
 			waits.Go(func() {
 				if err := storetest.ErrOf(s.Claim(ctx, claimOf("a", "token"))); err == nil || !strings.Contains(err.Error(), want) {
 					t.Errorf("%v: %v; want %q", o, err, want)
@@ -110,7 +110,7 @@ func TestNameWithSilentAddresses(t *testing.T) {
 		t.Run(strings.Join(silent, " "), func(t *testing.T) {
 			t.Parallel()
 			s := openWith(t, Options{Addresses: []string{net.JoinHostPort("redis.test", port)}, Timeout: 3 * time.Second})
-			s.dialer.resolver = resolver(t, append(slices.Clone(silent), "127.0.0.1")...)
+			s.dialer.lookUp = namedBy(append(slices.Clone(silent), "127.0.0.1")...)
 			s.dialer.control = func(ctx context.Context, _, address string, _ syscall.RawConn) error {
 				if host, _, _ := net.SplitHostPort(address); slices.Contains(silent, host) {
 					<-ctx.Done()
@@ -151,52 +151,33 @@ func TestDialEndsWithTheStore(t *testing.T) {
 	})
 }
 
-// resolver returns one that resolves each name to the same addresses.
-func resolver(t *testing.T, addresses ...string) *net.Resolver {
-	t.Helper()
-	server, err := net.ListenPacket("udp", "127.0.0.1:0")
-	must(t, err)
-	t.Cleanup(func() { _ = server.Close() })
-	go func() {
-		query := make([]byte, 512)
-		for {
-			n, from, err := server.ReadFrom(query)
-			if err != nil {
-				return
-			}
-			_, _ = server.WriteTo(answerDNS(query[:n], addresses), from)
+// Each of many addresses has the time for a round trip.
+func TestDialManyAddresses(t *testing.T) {
+	s := openWith(t, Options{Addresses: []string{"redis.test:6379"}})
+	addresses := make([]string, 30)
+	for n := range addresses {
+		addresses[n] = fmt.Sprint("127.0.0.", n+1)
+	}
+	s.dialer.lookUp = namedBy(addresses...)
+	var dials int
+	before := time.Now()
+	s.dialer.control = func(ctx context.Context, _, _ string, _ syscall.RawConn) error {
+		dials++
+		if deadline, _ := ctx.Deadline(); deadline.Sub(before) < minAddressTimeout {
+			t.Errorf("dial %d ends after %v", dials, deadline.Sub(before))
 		}
-	}()
-	return &net.Resolver{PreferGo: true, Dial: func(context.Context, string, string) (net.Conn, error) {
-		return net.Dial("udp", server.LocalAddr().String())
-	}}
+		return errors.New("it is not dialed")
+	}
+	if _, err := s.dialer.connect(ctx, "tcp", "redis.test:6379", func(string) {}); err == nil || dials != len(addresses) {
+		t.Errorf("%d dials: %v", dials, err)
+	}
 }
 
-// answerDNS answers the question of a query (RFC 1035), for A and AAAA.
-func answerDNS(query []byte, addresses []string) []byte {
-	const header, a, aaaa = 12, 1, 28
-	end := header
-	for query[end] != 0 { // the labels of the name
-		end += 1 + int(query[end])
-	}
-	kind := binary.BigEndian.Uint16(query[end+1:])
-	var found []net.IP
+// namedBy returns a function that finds the same addresses for each host.
+func namedBy(addresses ...string) func(context.Context, string) ([]net.IPAddr, error) {
+	var found []net.IPAddr
 	for _, address := range addresses {
-		ip := net.ParseIP(address)
-		if four := ip.To4(); four != nil && kind == a {
-			found = append(found, four)
-		} else if four == nil && kind == aaaa {
-			found = append(found, ip)
-		}
+		found = append(found, net.IPAddr{IP: net.ParseIP(address)})
 	}
-	answer := append([]byte{}, query[:2]...)                                   // the ID
-	answer = append(answer, 0x81, 0x80, 0, 1, 0, byte(len(found)), 0, 0, 0, 0) // one question
-	answer = append(answer, query[header:end+5]...)
-	for _, ip := range found {
-		answer = append(answer, 0xc0, header) // the name is that of the question
-		answer = binary.BigEndian.AppendUint16(answer, kind)
-		answer = append(answer, 0, 1, 0, 0, 0, 60, 0, byte(len(ip))) // class, TTL, length
-		answer = append(answer, ip...)
-	}
-	return answer
+	return func(context.Context, string) ([]net.IPAddr, error) { return found, nil }
 }
