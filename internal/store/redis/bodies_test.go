@@ -125,7 +125,7 @@ func TestLargeResponsesOverASlowLink(t *testing.T) {
 
 // failing makes the flushes of bodies fail.
 func failing(s *Store, fail func() error) {
-	bodyClient(s).AddHook(pipelines(func(ctx context.Context, commands []goredis.Cmder, next goredis.ProcessPipelineHook) error {
+	bodyClient(s).AddHook(hook(func(ctx context.Context, commands []goredis.Cmder, next goredis.ProcessPipelineHook) error {
 		err := fail()
 		if err == nil || commands[0].Name() != "set" {
 			return next(ctx, commands)

@@ -22,7 +22,7 @@ import (
 
 // bodyClient returns the client for bodies of a store with one server.
 func bodyClient(s *Store) *goredis.Client {
-	return s.bodies.node(s.client.(*goredis.Client).Options().Addr).client
+	return s.bodies.node(only(s).Options().Addr).client
 }
 
 // A server that closes idle connections takes every body at the first attempt.

@@ -91,15 +91,19 @@ func testHungMaster(t *testing.T, cluster *redistest.Cluster, o Options) {
 	}
 	slow, others := namesOn(1, 3, "slow"), namesOn(0, 3, "others")
 	cluster.Masters[1].Pause()
-	before := s.pipes.sent.Load()
+	masters := must1(s.masters(ctx))
+	sent := count(masters...)
 	errs := make(chan error, 50)
 	for range cap(errs) {
 		c := claimOf(slow(), "token")
 		go func() { errs <- storetest.ErrOf(s.Claim(ctx, c)) }()
 	}
 	eventually(t, "they wait", func() bool {
-		n, _ := s.pipes.state()
-		return int64(n)+s.pipes.sent.Load()-before == int64(cap(errs))
+		waiting := int64(0)
+		for _, master := range masters {
+			waiting += s.pipes.to(target{node: master}).queued()
+		}
+		return waiting+sent.requests.Load() == int64(cap(errs))
 	})
 	for range 50 {
 		ends(kept(large))(t, s, claimOf(others(), "token"))

@@ -252,9 +252,9 @@ func TestTune(t *testing.T) {
 		})
 		for i, replicas := range []int{0, 1, 0} {
 			s.Tune(time.Second, replicas)
-			before := s.waitingFlushes()
+			sent := count(only(s))
 			ends(kept(small))(t, s, claimOf(fmt.Sprint("replicated ", i), "token"))
-			storetest.Equal(t, s.waitingFlushes()-before, int64(replicas), "flushes waited for replicas", replicas)
+			storetest.Equal(t, sent.waits.Load(), int64(replicas), "flushes waited for replicas", replicas)
 		}
 		storetest.Equal(t, s.Unreplicated(), 0, "responses are on no replica")
 	})

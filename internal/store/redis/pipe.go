@@ -34,9 +34,6 @@ const (
 type pipes struct {
 	limits *limits
 	dialer *dialer
-	// clustered reports whether the servers redirect commands to the master of their slot.
-	clustered bool
-	sent      atomic.Int64 // commands, for tests
 	// work hands a function to an idle goroutine. The goroutines end when closed is closed.
 	work     chan func()
 	closed   chan struct{}
@@ -53,9 +50,9 @@ type target struct {
 	waits bool
 }
 
-func newPipes(l *limits, d *dialer, clustered bool) *pipes {
+func newPipes(d *dialer) *pipes {
 	return &pipes{
-		limits: l, dialer: d, clustered: clustered,
+		limits: d.limits, dialer: d,
 		work: make(chan func()), closed: make(chan struct{}), open: make(map[target]*pipe),
 		channels: sync.Pool{New: func() any { return make(chan struct{}, 1) }},
 	}
@@ -137,7 +134,6 @@ type pipe struct {
 	used          time.Time
 	ticker        *time.Timer // calls tick while ticking
 	ticking       bool
-	flushCount    int64 // all flushes, for tests
 
 	answers atomic.Int64 // flushes with an answer
 }
@@ -308,10 +304,6 @@ func (p *pipe) take(newest int64) []*request {
 // must be checked. A WAIT follows it, for the replicas or for none: WAIT fails on a master that became
 // a replica, which is the only sign if the replica accepts writes.
 func (p *pipe) flush(ctx context.Context, batch ...*request) {
-	p.mu.Lock()
-	p.flushCount++
-	p.mu.Unlock()
-	p.pipes.sent.Add(int64(len(batch)))
 	f := p.buffers.Get().(*flushBuffer)
 	defer p.buffers.Put(f)
 	f.time.SetVal(time.Time{})
@@ -341,7 +333,7 @@ func (p *pipe) flush(ctx context.Context, batch ...*request) {
 		now = f.time.Val().UnixMilli()
 		p.clock.learn(now, sent)
 	}
-	demoted := !p.pipes.clustered && (refusesWait(wait.Err()) || slices.ContainsFunc(batch, (*request).wasReadOnly))
+	demoted := !p.pipes.dialer.options.clustered() && (refusesWait(wait.Err()) || slices.ContainsFunc(batch, (*request).wasReadOnly))
 	waitTimedOut := p.waits && errors.Is(wait.Err(), os.ErrDeadlineExceeded)
 	for _, c := range batch {
 		if waitTimedOut && c.Val() != nil {

@@ -11,7 +11,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	goredis "github.com/redis/go-redis/v9"
 	"go.uber.org/zap"
 	"go.uber.org/zap/zaptest/observer"
 
@@ -72,20 +71,10 @@ func TestWaitReplicas(t *testing.T) {
 	settleMany(t, s, small, claimMany(t, s, "many ", 50))
 	storetest.Equal(t, s.Unreplicated(), 0, "responses were answered without their replica")
 	// A settlement that keeps no response does not wait.
-	waits := s.waitingFlushes()
+	sent := count(only(s))
 	d := claimOf("released", "token")
 	ends(released())(t, s, d)
-	if s.waitingFlushes() != waits {
-		t.Error("a released run waited for replicas")
-	}
-}
-
-// waitingFlushes returns how many flushes of a store with one server waited for replicas.
-func (s *Store) waitingFlushes() int64 {
-	p := s.pipes.to(target{s.client.(*goredis.Client), true})
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.flushCount
+	storetest.Equal(t, sent.waits.Load(), 0, "flushes of a released run waited for replicas")
 }
 
 // replicas has the fake server report replicas, and wait for them with a function of what WAIT asks for.
@@ -126,8 +115,8 @@ func TestWaitReplicasStalled(t *testing.T) {
 				server.replicas(&connected, test.wait)
 				core, logs := observer.New(zap.WarnLevel)
 				s, _ := server.open(t, Options{WaitReplicas: 1, Timeout: 4 * time.Second, Logger: zap.New(core)})
-				records := claimMany(t, s, "stalled ", settlements)
-				s.countReplicas(ctx, s.client.(*goredis.Client)) // so that they do not all ask
+				records, sent := claimMany(t, s, "stalled ", settlements), count(only(s))
+				s.countReplicas(ctx, only(s)) // so that they do not all ask
 				start := time.Now()
 				done := make(chan struct{})
 				go func() { settleMany(t, s, test.size, records); close(done) }()
@@ -140,7 +129,7 @@ func TestWaitReplicasStalled(t *testing.T) {
 				if took := time.Since(start); took == 0 || took > s.limits.timeout()+tickInterval {
 					t.Errorf("the settlements took %v; an operation's timeout is %v", took, s.limits.timeout())
 				}
-				if n := s.waitingFlushes(); n > poolSize {
+				if n := sent.waits.Load(); n > poolSize {
 					t.Errorf("%d responses went out in %d flushes", settlements, n)
 				}
 				storetest.Equal(t, s.Unreplicated(), settlements, "responses are counted")
@@ -161,6 +150,7 @@ func TestWaitReplicasTooFew(t *testing.T) {
 		server.replicas(&connected, func(time.Duration) int { return int(connected.Load()) })
 		core, logs := observer.New(zap.InfoLevel)
 		s, _ := server.open(t, Options{WaitReplicas: 2, Logger: zap.New(core)})
+		sent := count(only(s))
 		for i, step := range []struct {
 			connected int64
 			waits     bool
@@ -169,13 +159,13 @@ func TestWaitReplicasTooFew(t *testing.T) {
 			const settlements = 5
 			connected.Store(step.connected)
 			if i == 5 { // the first one waits in vain
-				s.countReplicas(ctx, s.client.(*goredis.Client))
+				s.countReplicas(ctx, only(s))
 			}
-			missed, waited := s.Unreplicated(), s.waitingFlushes()
+			missed, waited := s.Unreplicated(), sent.waits.Load()
 			for name, record := range claimMany(t, s, fmt.Sprint("step ", i, " "), settlements) {
 				mustSettle(t, s, claimOf(name, "token"), record, kept(small))
 			}
-			missed, waited = s.Unreplicated()-missed, s.waitingFlushes()-waited
+			missed, waited = s.Unreplicated()-missed, sent.waits.Load()-waited
 			if step.waits && (missed != 0 || waited == 0) || !step.waits && (missed != settlements || waited != 0) {
 				t.Errorf("step %d: %d of %d responses did not wait, in %d flushes", i, missed, settlements, waited)
 			}
@@ -233,8 +223,9 @@ func TestWaitReplicasUnknown(t *testing.T) {
 			return "", false, false
 		})
 		s, _ := server.open(t, Options{WaitReplicas: 1})
+		sent := count(only(s))
 		settleMany(t, s, small, claimMany(t, s, "unknown ", 5))
-		if waits := s.waitingFlushes(); waits == 0 || s.Unreplicated() != 0 {
+		if waits := sent.waits.Load(); waits == 0 || s.Unreplicated() != 0 {
 			t.Errorf("%d flushes waited, and %d responses did not wait", waits, s.Unreplicated())
 		}
 	})

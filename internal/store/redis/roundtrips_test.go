@@ -1,34 +1,11 @@
 package redis
 
 import (
-	"context"
-	"sync/atomic"
 	"testing"
-
-	goredis "github.com/redis/go-redis/v9"
 
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 	"github.com/caddy-dedup/caddy-dedup/internal/store/storetest"
 )
-
-// trips counts the round trips of a client: a command or a pipeline each.
-type trips struct{ n atomic.Int64 }
-
-func (*trips) DialHook(next goredis.DialHook) goredis.DialHook { return next }
-
-func (h *trips) ProcessHook(next goredis.ProcessHook) goredis.ProcessHook {
-	return func(ctx context.Context, cmd goredis.Cmder) error {
-		h.n.Add(1)
-		return next(ctx, cmd)
-	}
-}
-
-func (h *trips) ProcessPipelineHook(next goredis.ProcessPipelineHook) goredis.ProcessPipelineHook {
-	return func(ctx context.Context, cmds []goredis.Cmder) error {
-		h.n.Add(1)
-		return next(ctx, cmds)
-	}
-}
 
 func TestRoundTrips(t *testing.T) {
 	server, s := start(t)
@@ -45,13 +22,11 @@ func TestRoundTrips(t *testing.T) {
 	if _, _, err := s.List(ctx, "", 10); err != nil {
 		t.Fatal(err)
 	}
-	count := new(trips)
-	s.client.(*goredis.Client).AddHook(count)
+	sent := count(only(s), bodyClient(s))
 	settleScripts := 1
 	if s.dialer.comparesValues.Load() {
 		settleScripts = 0
 	}
-	bodyClient(s).AddHook(count)
 
 	var claimed idempotency.Claimed
 	claim := func(name, token string, want idempotency.Verdict) func() {
@@ -95,10 +70,10 @@ func TestRoundTrips(t *testing.T) {
 			}
 		}, 2, 0},
 	} {
-		tripsBefore, callsBefore := count.n.Load(), calls(t, server)
+		tripsBefore, callsBefore := sent.trips.Load(), calls(t, server)
 		step.do()
 		callsAfter := calls(t, server)
-		storetest.Equal(t, count.n.Load()-tripsBefore, step.trips, "round trips", step.what)
+		storetest.Equal(t, sent.trips.Load()-tripsBefore, step.trips, "round trips", step.what)
 		storetest.Equal(t, callsAfter["evalsha"]-callsBefore["evalsha"], step.evalshas, "EVALSHA", step.what)
 		storetest.Equal(t, callsAfter["eval"]-callsBefore["eval"], 0, "EVAL", step.what)
 		storetest.Equal(t, callsAfter["publish"]-callsBefore["publish"], 0, "PUBLISH, for runs without waiting requests", step.what)

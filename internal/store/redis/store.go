@@ -80,7 +80,7 @@ func Open(o Options) (*Store, error) {
 	s.dialer = newDialer(o, s.limits, s.credentials)
 	s.client = newClient(o, s.dialer, s.dialer.dialConn)
 	s.bodies = newBodies(o, s.dialer)
-	s.pipes = newPipes(s.limits, s.dialer, o.clustered())
+	s.pipes = newPipes(s.dialer)
 	s.inbox = newInbox(s.client, s.names, o.Logger)
 	return s, nil
 }
