@@ -89,11 +89,11 @@ func writePEM(t testing.TB, path, kind string, der []byte) {
 
 // StartTLS starts a server whose port accepts TLS only, and only clients that have a
 // certificate of the same authority.
-func StartTLS(t testing.TB, c Certificates, args ...string) *Server {
+func StartTLS(t testing.TB, c Certificates) *Server {
 	t.Helper()
 	return start(t, func(s *Server, port string) []string {
 		return append(s.commonArgs(), "--port", "0", "--tls-port", port,
 			"--tls-ca-cert-file", c.CA, "--tls-cert-file", c.Cert, "--tls-key-file", c.Key,
 			"--tls-auth-clients", "yes")
-	}, args)
+	})
 }

@@ -4,7 +4,6 @@ import (
 	"net"
 	"slices"
 	"strconv"
-	"strings"
 	"testing"
 )
 
@@ -22,12 +21,12 @@ type Cluster struct {
 // StartCluster starts a cluster and returns when all nodes know each other. Each of the first masters
 // has one of the replicas. A node that does not answer for a second counts as failed; the other nodes
 // continue to serve their slots.
-func StartCluster(t testing.TB, masters, replicas int, args ...string) *Cluster {
+func StartCluster(t testing.TB, masters, replicas int) *Cluster {
 	t.Helper()
 	c := new(Cluster)
 	var all []*Server
 	for i := range masters + replicas {
-		node := start(t, (*Server).clusterArgs, args)
+		node := start(t, (*Server).clusterArgs)
 		node.Do("CLUSTER", "SET-CONFIG-EPOCH", i+1)
 		if i < masters {
 			c.Masters = append(c.Masters, node)
@@ -124,17 +123,12 @@ func (s *Server) busAddr() string {
 	return s.bus
 }
 
-// Slot returns the hash slot of a key: the CRC16 (XMODEM) of the text in its first braces, or of the
-// whole key without braces, modulo the number of slots.
-func Slot(key string) int {
-	if _, after, open := strings.Cut(key, "{"); open {
-		if tag, _, closed := strings.Cut(after, "}"); closed && tag != "" {
-			key = tag
-		}
-	}
+// Slot returns the hash slot of the keys with a text in braces: its CRC16 (XMODEM), modulo the number of
+// slots.
+func Slot(tag string) int {
 	crc := uint16(0)
-	for i := range len(key) {
-		crc ^= uint16(key[i]) << 8
+	for i := range len(tag) {
+		crc ^= uint16(tag[i]) << 8
 		for range 8 {
 			if crc&0x8000 != 0 {
 				crc = crc<<1 ^ 0x1021

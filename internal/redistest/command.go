@@ -55,7 +55,7 @@ func field(reply any, name string) string {
 // await returns when a condition holds. The test fails if that takes longer than timeout.
 func (s *Server) await(what string, holds func() bool) {
 	s.t.Helper()
-	for deadline := time.Now().Add(timeout); !holds(); time.Sleep(10 * time.Millisecond) {
+	for deadline := time.Now().Add(timeout); !holds(); time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			s.t.Fatalf("%s at %s: not true after %s: %s", binary, s.Addr, timeout, what)
 		}

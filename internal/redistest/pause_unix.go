@@ -7,7 +7,6 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
-	"time"
 )
 
 // Pause stops the server's process (SIGSTOP) and returns when it has stopped. Its connections stay open,
@@ -15,11 +14,7 @@ import (
 func (s *Server) Pause() {
 	s.t.Helper()
 	s.signal(syscall.SIGSTOP)
-	for deadline := time.Now().Add(timeout); !s.paused(); time.Sleep(time.Millisecond) {
-		if time.Now().After(deadline) {
-			s.t.Fatalf("%s at %s did not stop within %s of SIGSTOP", binary, s.Addr, timeout)
-		}
-	}
+	s.await("it has stopped", s.paused)
 }
 
 // Resume continues a paused server (SIGCONT).

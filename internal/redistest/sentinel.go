@@ -11,16 +11,15 @@ import (
 const MasterName = "main"
 
 // StartSentinels starts sentinels that monitor a master and its replicas, and returns when they know each
-// other and the replicas. They consider a master down that does not answer for half a second. The
-// settings are additional lines of their configuration.
-func StartSentinels(t testing.TB, master *Server, replicas, sentinels int, settings ...string) []*Server {
+// other and the replicas. They consider a master down that does not answer for half a second.
+func StartSentinels(t testing.TB, master *Server, replicas, sentinels int) []*Server {
 	t.Helper()
 	quorum := sentinels/2 + 1
 	all := make([]*Server, sentinels)
 	for i := range all {
 		all[i] = start(t, func(s *Server, port string) []string {
-			return s.sentinelArgs(port, master, quorum, settings)
-		}, nil)
+			return s.sentinelArgs(port, master, quorum)
+		})
 		// By default, sentinels poll each other and the servers only every few seconds.
 		all[i].Do("SENTINEL", "DEBUG", "INFO-PERIOD", "200", "PUBLISH-PERIOD", "200", "ASK-PERIOD", "100")
 	}
@@ -35,15 +34,12 @@ func StartSentinels(t testing.TB, master *Server, replicas, sentinels int, setti
 
 // sentinelArgs are the arguments of a sentinel. It keeps its state in its configuration
 // file, which is left as it is when the sentinel is started again.
-func (s *Server) sentinelArgs(port string, master *Server, quorum int, settings []string) []string {
+func (s *Server) sentinelArgs(port string, master *Server, quorum int) []string {
 	path := filepath.Join(s.dir, "sentinel.conf")
 	if _, err := os.Stat(path); err != nil {
 		text := fmt.Sprintf("sentinel monitor %s 127.0.0.1 %s %d\n", MasterName, master.Port(), quorum) +
 			"sentinel down-after-milliseconds " + MasterName + " 500\n" +
 			"sentinel failover-timeout " + MasterName + " 3000\n"
-		for _, line := range settings {
-			text += line + "\n"
-		}
 		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 			s.t.Fatal(err)
 		}

@@ -4,7 +4,6 @@
 package redistest
 
 import (
-	"bytes"
 	"cmp"
 	"errors"
 	"fmt"
@@ -55,10 +54,10 @@ type process struct {
 // the test, or fails it if the environment has CI=true.
 func Start(t testing.TB, args ...string) *Server {
 	t.Helper()
-	return start(t, (*Server).plainArgs, args)
+	return start(t, (*Server).plainArgs, args...)
 }
 
-func start(t testing.TB, arguments func(s *Server, port string) []string, args []string) *Server {
+func start(t testing.TB, arguments func(s *Server, port string) []string, args ...string) *Server {
 	t.Helper()
 	if _, err := exec.LookPath(binary); err != nil {
 		if os.Getenv("CI") == "true" {
@@ -80,9 +79,7 @@ func start(t testing.TB, arguments func(s *Server, port string) []string, args [
 		_ = os.RemoveAll(dir)
 	})
 	s.Addr = freeAddr(t)
-	if err := s.run(); err != nil {
-		t.Fatalf("%s does not start: %v\n%s", binary, err, s.log())
-	}
+	s.run()
 	return s
 }
 
@@ -119,42 +116,40 @@ func (s *Server) Kill() {
 func (s *Server) Restart() {
 	s.t.Helper()
 	s.Stop()
-	if err := s.run(); err != nil {
-		s.t.Fatalf("%s does not start again at %s: %v\n%s", binary, s.Addr, err, s.log())
-	}
+	s.run()
 }
 
-// run starts the process and returns when it answers.
-func (s *Server) run() error {
-	_, port, err := net.SplitHostPort(s.Addr)
-	if err != nil {
-		return err
-	}
-	p := &process{command: exec.Command(binary, append(s.arguments(s, port), s.args...)...), exited: make(chan struct{})}
+// run starts the process and returns when it answers over its socket: another server could have the port.
+func (s *Server) run() {
+	s.t.Helper()
+	p := &process{command: exec.Command(binary, append(s.arguments(s, s.Port()), s.args...)...), exited: make(chan struct{})}
 	if err := p.command.Start(); err != nil {
-		return err
+		s.t.Fatal(err)
 	}
 	go func() {
 		_ = p.command.Wait() // how it ended is in its log
 		close(p.exited)
 	}()
 	s.process = p
-	for deadline := time.Now().Add(timeout); ; time.Sleep(2 * time.Millisecond) {
+	s.await("it answers", func() bool {
 		select {
 		case <-p.exited:
 			s.process = nil
-			return fmt.Errorf("it ended with %s", p.command.ProcessState)
+			s.t.Fatalf("%s at %s ended with %s", binary, s.Addr, p.command.ProcessState)
 		default:
 		}
-		err := s.ping()
-		if err == nil {
-			return nil
-		}
-		if time.Now().After(deadline) {
-			s.Kill()
-			return fmt.Errorf("it does not answer within %s: %w", timeout, err)
-		}
+		return s.answers()
+	})
+}
+
+func (s *Server) answers() bool {
+	conn, err := net.Dial("unix", s.Socket)
+	if err != nil {
+		return false // go-redis would log it
 	}
+	_ = conn.Close()
+	_, err = s.try("PING")
+	return err == nil
 }
 
 // plainArgs returns the arguments of a server without TLS.
@@ -173,31 +168,6 @@ func (s *Server) commonArgs() []string {
 		// Without this, a master would wait for more replicas before it sends its data.
 		"--repl-diskless-sync-delay", "0",
 	}
-}
-
-// ping sends a PING over the socket, because another server could have the port. A server that requires a
-// password, or TLS on its port, answers as well.
-func (s *Server) ping() error {
-	conn, err := net.DialTimeout("unix", s.Socket, time.Second)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = conn.Close() }()
-	if err := conn.SetDeadline(time.Now().Add(time.Second)); err != nil {
-		return err
-	}
-	if _, err := conn.Write([]byte("PING\r\n")); err != nil {
-		return err
-	}
-	reply := make([]byte, 64)
-	n, err := conn.Read(reply)
-	if err != nil {
-		return err
-	}
-	if !bytes.HasPrefix(reply[:n], []byte("+PONG")) && !bytes.HasPrefix(reply[:n], []byte("-NOAUTH")) {
-		return fmt.Errorf("it answered %q", reply[:n])
-	}
-	return nil
 }
 
 func (s *Server) log() string {

@@ -10,7 +10,7 @@ import (
 	"github.com/caddy-dedup/caddy-dedup/internal/store/storetest"
 )
 
-func slotOf(name string) int { return redistest.Slot(named.record(keyOf(name))) }
+func slotOf(name string) int { return redistest.Slot(keyOf(name).String()) }
 
 // namesIn makes new names whose keys are in slots from first on, before end.
 func namesIn(first, end int, prefix string) func() string {
