@@ -168,10 +168,10 @@ func (c *claimCall) scriptRound(ctx context.Context) (_ idempotency.Claimed, don
 		}
 		c.wasOverdue = true // the reply has corrected the estimate of the server's clock
 		return idempotency.Claimed{}, false, nil
-	case replyFound:
-		value, ok := answer.value(1)
-		if !ok {
-			return idempotency.Claimed{}, false, answer.unexpected(c.name)
+	default:
+		value, err := answer.value(c.name)
+		if err != nil {
+			return idempotency.Claimed{}, false, err
 		}
 		f, err := decodeFound(c.claim.Key, c.name, value, answer.now)
 		if err != nil {
@@ -179,8 +179,6 @@ func (c *claimCall) scriptRound(ctx context.Context) (_ idempotency.Claimed, don
 		}
 		c.isWritten = false
 		return c.decide(ctx, f, true)
-	default:
-		return idempotency.Claimed{}, false, answer.unexpected(c.name)
 	}
 }
 

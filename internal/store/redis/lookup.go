@@ -37,16 +37,11 @@ func (s *Store) lookUp(ctx context.Context, key idempotency.Key) (_ *found, valu
 		return nil, nil, s.fail("look up", err)
 	}
 	f := &found{now: fromMillis(answer.now)}
-	switch answer.word {
-	case replyAbsent:
+	if answer.word == replyAbsent {
 		return f, nil, nil
-	case replyFound:
-	default:
-		return nil, nil, answer.unexpected(name)
 	}
-	value, ok := answer.value(1)
-	if !ok {
-		return nil, nil, answer.unexpected(name)
+	if value, err = answer.value(name); err != nil {
+		return nil, nil, err
 	}
 	decoded, err := decodeFound(key, name, value, answer.now)
 	if err != nil || decoded.withdrawn { // the server has never executed a withdrawn claim

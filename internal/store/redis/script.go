@@ -130,14 +130,14 @@ func (r reply) err(key string) error {
 	}
 }
 
-// value returns the first element of the rest, a value. ok is false unless the rest has so many
-// elements.
-func (r reply) value(parts int) (_ []byte, ok bool) {
-	if len(r.rest) != parts {
-		return nil, false
+// value returns the value in a reply that has found one.
+func (r reply) value(key string) ([]byte, error) {
+	if r.word == replyFound && len(r.rest) == 1 {
+		if value, ok := r.rest[0].(string); ok {
+			return []byte(value), nil
+		}
 	}
-	value, ok := r.rest[0].(string)
-	return []byte(value), ok
+	return nil, r.unexpected(key)
 }
 
 // unexpectedReply returns the error for a reply that no script returns.
