@@ -209,7 +209,7 @@ func (c *claimCall) runScript(ctx context.Context, attempt *idempotency.Record) 
 	if attempt.Previous != nil {
 		keepResponse, minExpiry = "1", attempt.Previous.Expires.UnixMilli()
 	}
-	until := c.started.Add(s.executeTimeout)
+	until := c.started.Add(idempotency.ClaimTimeout)
 	err = try(ctx, func() (err error) {
 		answer, err = s.runScript(ctx, claimScript, []string{c.name}, c.claim.Token, stored, revision[:],
 			toMillis(c.claim.Lease), toMillis(c.claim.Life()), until, channel, c.replaces(), repeated, keepResponse, minExpiry)

@@ -1,6 +1,7 @@
 package redis
 
 import (
+	"errors"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -60,19 +61,27 @@ func TestServerClockJumps(t *testing.T) {
 	}
 }
 
-// With a deadline in the past, the server refuses every claim that has one.
+// If the server's clock jumps at each attempt, the server refuses every claim that has a deadline.
 func TestOverdueClaim(t *testing.T) {
-	_, s := start(t)
-	s.executeTimeout = -time.Minute
-	held, counted, forced := claimOf("held", "token"), claimOf("counted", "token"), claimOf("forced", "token")
-	held.Hold, counted.MaxAttempts, forced.Force = true, 1, true
-	for _, c := range []idempotency.Claim{held, counted, forced} {
-		claimed, err := s.Claim(ctx, c)
-		if err == nil || claimed.Record != nil {
-			t.Fatalf("an overdue claim: %+v, %v; want an error, and nothing in doubt", claimed, err)
+	inBubble(t, func(t *testing.T, server fake) {
+		s, l := server.open(t, Options{})
+		l.delay.Store(int64(time.Millisecond)) // so that time passes
+		now := time.Now()
+		l.setFor(claimScript.hash, -1, func() fault {
+			now = now.Add(time.Hour)
+			server.SetTime(now)
+			return noFault
+		})
+		held, counted, forced := claimOf("held", "token"), claimOf("counted", "token"), claimOf("forced", "token")
+		held.Hold, counted.MaxAttempts, forced.Force = true, 1, true
+		for _, c := range []idempotency.Claim{held, counted, forced} {
+			claimed, err := s.Claim(ctx, c)
+			if !errors.Is(err, errOverdue) || claimed.Record != nil {
+				t.Fatalf("an overdue claim: %+v, %v; want %v, and nothing in doubt", claimed, err, errOverdue)
+			}
+			mustBeAbsent(t, s, c.Key)
 		}
-		mustBeAbsent(t, s, c.Key)
-	}
+	})
 }
 
 // The estimate of the server's clock is as exact as the fastest reply, and follows a clock that is set.

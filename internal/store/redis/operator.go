@@ -34,7 +34,7 @@ func (s *Store) Change(ctx context.Context, key idempotency.Key, c idempotency.C
 	}
 	ctx, cancel := s.withTimeout(ctx)
 	defer cancel()
-	until := time.Now().Add(s.executeTimeout)
+	until := time.Now().Add(idempotency.ClaimTimeout)
 	for ctx.Err() == nil {
 		current, changed, err := s.lookUpChange(ctx, key, c)
 		if err != nil {

@@ -30,12 +30,9 @@ type Store struct {
 	log         *zap.Logger
 	// slotsLoaded reports whether the client has loaded the slots of a cluster. slotLoads shares
 	// the loading.
-	slotsLoaded atomic.Bool
-	slotLoads   singleflight.Group
-	// executeTimeout is how long after the start of a call the server may execute a claim by
-	// script, or a release.
-	executeTimeout time.Duration
-	unreplicated   atomic.Int64
+	slotsLoaded  atomic.Bool
+	slotLoads    singleflight.Group
+	unreplicated atomic.Int64
 }
 
 // limits are the settings that can change while the store is open.
@@ -74,7 +71,7 @@ func Open(o Options) (*Store, error) {
 	}
 	s := &Store{
 		options: o, limits: new(limits), names: names{prefix: o.Prefix}, log: o.Logger,
-		credentials: registerCredentials(o), executeTimeout: idempotency.ClaimTimeout,
+		credentials: registerCredentials(o),
 	}
 	s.limits.set(o.Timeout, o.WaitReplicas)
 	s.dialer = newDialer(o, s.limits, s.credentials)
