@@ -37,8 +37,7 @@ const (
 
 // bodies moves the bodies of large responses.
 type bodies struct {
-	options Options
-	dialer  *dialer
+	dialer *dialer
 
 	mu     sync.Mutex
 	nodes  map[string]*bodyNode   // by address
@@ -67,8 +66,8 @@ type failedBody struct {
 	expiry time.Time
 }
 
-func newBodies(o Options, d *dialer) *bodies {
-	return &bodies{options: o, dialer: d, nodes: make(map[string]*bodyNode), failed: make(map[string]*failedBody)}
+func newBodies(d *dialer) *bodies {
+	return &bodies{dialer: d, nodes: make(map[string]*bodyNode), failed: make(map[string]*failedBody)}
 }
 
 // node returns the server with the address that its client for small commands has. When it creates a new
@@ -86,7 +85,7 @@ func (b *bodies) node(address string) *bodyNode {
 			}
 		}
 		n = &bodyNode{writes: semaphore.NewWeighted(maxWrites * largeBody), reads: semaphore.NewWeighted(maxReads * largeBody)}
-		n.client = newBodyClient(b.options, b.dialer, n, address)
+		n.client = newBodyClient(b.dialer, n, address)
 		b.nodes[address] = n
 	}
 	n.used = now

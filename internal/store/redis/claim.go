@@ -100,7 +100,8 @@ func (c *claimCall) setRound(ctx context.Context) (_ idempotency.Claimed, done b
 		if !repeated {
 			defer reuse(value)
 		}
-		return c.acceptSet(attempt, value, sent.now)
+		claimed, done := c.acceptSet(attempt, value, sent.now)
+		return claimed, done, nil
 	case err != nil && c.store.needsScript(err):
 		return idempotency.Claimed{}, false, nil
 	case err != nil:
@@ -118,7 +119,8 @@ func (c *claimCall) setRound(ctx context.Context) (_ idempotency.Claimed, done b
 		return idempotency.Claimed{}, false, err
 	}
 	if repeated && f.record != nil && f.record.Token == c.claim.Token && f.sameRecord(value) {
-		return c.acceptSet(attempt, []byte(stored), sent.now) // the earlier attempt has written it
+		claimed, done := c.acceptSet(attempt, []byte(stored), sent.now) // the earlier attempt has written it
+		return claimed, done, nil
 	}
 	return c.decide(ctx, f, false)
 }
@@ -134,18 +136,15 @@ func (s *Store) needsScript(err error) bool {
 // estimate of the server's clock. If they differ from the server's time by more than a quarter of the
 // lease, because a clock was set or this process was suspended, the next round writes the claim again
 // by a script, with the server's own time.
-func (c *claimCall) acceptSet(attempt *idempotency.Record, value []byte, now int64) (_ idempotency.Claimed, done bool, err error) {
-	p, err := splitValue(value)
-	if err != nil {
-		return idempotency.Claimed{}, false, unreadable(c.name, "%w", err)
-	}
+func (c *claimCall) acceptSet(attempt *idempotency.Record, value []byte, now int64) (_ idempotency.Claimed, done bool) {
+	p, _ := splitValue(value) // which this call has written, or decoded
 	lease := toMillis(c.claim.Lease)
 	if wrong := p.lease - now - lease; wrong > lease/4 || wrong < -lease/4 {
 		c.isWritten = true
-		return idempotency.Claimed{}, false, nil
+		return idempotency.Claimed{}, false
 	}
 	attempt.LeaseUntil, attempt.Expires = fromMillis(p.lease), fromMillis(p.expiry)
-	return idempotency.Claimed{Verdict: idempotency.Proceed, Record: attempt, Now: fromMillis(now)}, true, nil
+	return idempotency.Claimed{Verdict: idempotency.Proceed, Record: attempt, Now: fromMillis(now)}, true
 }
 
 // scriptRound makes one round with claim.lua. done is false if another round is needed.

@@ -30,7 +30,8 @@ const (
 
 // newBodyClient returns a client for the bodies of one server, which is that of a client for small commands.
 // Behind sentinels it asks none of them ([dialer.dialBody]).
-func newBodyClient(o Options, d *dialer, n *bodyNode, address string) *goredis.Client {
+func newBodyClient(d *dialer, n *bodyNode, address string) *goredis.Client {
+	o := d.options
 	o.Sentinel, o.Cluster, o.Addresses = "", false, []string{address}
 	return newClient(o, d, d.dialBody(n)).(*goredis.Client)
 }

@@ -12,7 +12,6 @@ import (
 	"time"
 
 	goredis "github.com/redis/go-redis/v9"
-	"go.uber.org/zap"
 )
 
 // dialFunc makes a connection to a server or a sentinel.
@@ -24,7 +23,6 @@ type dialer struct {
 	options     Options
 	limits      *limits
 	credentials *credentials
-	log         *zap.Logger
 	// accepted and refused have the run IDs of servers, and connected reports whether there is one.
 	accepted, refused sync.Map
 	connected         atomic.Bool
@@ -51,7 +49,7 @@ type dialer struct {
 var _ goredis.Hook = (*dialer)(nil)
 
 func newDialer(o Options, l *limits, c *credentials) *dialer {
-	d := &dialer{options: o, limits: l, credentials: c, log: o.Logger, lookUp: net.DefaultResolver.LookupIPAddr, open: make(map[*conn]struct{})}
+	d := &dialer{options: o, limits: l, credentials: c, lookUp: net.DefaultResolver.LookupIPAddr, open: make(map[*conn]struct{})}
 	d.ctx, d.cancel = context.WithCancel(context.Background())
 	return d
 }
@@ -220,9 +218,7 @@ func (c *conn) Read(b []byte) (int, error) {
 		return n, nil
 	}
 	if c.body != nil {
-		if err := c.SetReadDeadline(time.Now().Add(noLimit)); err != nil {
-			return 0, err
-		}
+		_ = c.SetReadDeadline(time.Now().Add(noLimit)) // as in Write
 	}
 	n, err := c.Conn.Read(b)
 	switch awaits := c.awaits.Load() != nil; {

@@ -130,7 +130,7 @@ func (d *dialer) accept(c *conn, info string) error {
 	runID, address := infoField(info, "run_id"), zap.String("address", c.address)
 	if !d.options.clustered() && infoField(info, "role") == "slave" {
 		if _, known := d.refused.LoadOrStore(runID, true); !known {
-			d.log.Error("this redis is a replica: requests with a key are refused until it becomes a master; set the address of the master, or use sentinel", address)
+			d.options.Logger.Error("this redis is a replica: requests with a key are refused until it becomes a master; set the address of the master, or use sentinel", address)
 		}
 		return initError(errReplica)
 	}
@@ -148,10 +148,10 @@ func (d *dialer) accept(c *conn, info string) error {
 		return nil
 	}
 	if d.connected.Swap(true) && !d.options.clustered() {
-		d.log.Info("connected to another redis server than before, after a failover or because the name has several addresses", address)
+		d.options.Logger.Info("connected to another redis server than before, after a failover or because the name has several addresses", address)
 	}
 	if policy := evictionPolicy(info); policy != "" {
-		d.log.Warn("this redis may evict records, and an evicted key runs again; set maxmemory-policy noeviction",
+		d.options.Logger.Warn("this redis may evict records, and an evicted key runs again; set maxmemory-policy noeviction",
 			address, zap.String("maxmemory_policy", policy))
 	}
 	return nil

@@ -204,9 +204,6 @@ func TestNewestCredentials(t *testing.T) {
 			inBubble(t, func(t *testing.T, server fake) {
 				server.RequireAuth("old")
 				s, l := server.open(t, Options{Password: "old"})
-				if !wasAccepted {
-					s.credentials.accepted.Store(false)
-				}
 				c := claimOf("a", "token")
 				s.credentials.accepted.Store(wasAccepted)
 				server.RequireAuth("new")

@@ -52,7 +52,7 @@ func (s *Store) checkReplicated(ctx context.Context, to target, replicas int64, 
 		err = errors.New("the number of replicas that have it is unknown")
 	}
 	s.countReplicas(ctx, to.node)
-	s.log.Warn("a kept response is answered before it is known to be on the replicas; a failover may lose it, and its key then runs again",
+	s.options.Logger.Warn("a kept response is answered before it is known to be on the replicas; a failover may lose it, and its key then runs again",
 		zap.Stringer("key", key), zap.String("execution_id", claimed.ExecutionID), zap.Int64("wait_replicas", wanted), zap.Error(err))
 }
 
@@ -101,9 +101,9 @@ func (s *Store) askForReplicas(ctx context.Context, master *goredis.Client) int6
 	}
 	switch {
 	case n < wanted && n != before:
-		s.log.Warn("fewer replicas than wait_replicas are connected; kept responses are answered without waiting, and a failover may lose them", fields...)
+		s.options.Logger.Warn("fewer replicas than wait_replicas are connected; kept responses are answered without waiting, and a failover may lose them", fields...)
 	case n >= wanted && before < wanted && before != unknownReplicas:
-		s.log.Info("enough replicas are connected again", fields...)
+		s.options.Logger.Info("enough replicas are connected again", fields...)
 	}
 	return n
 }

@@ -131,9 +131,9 @@ func (e *unsentError) Unwrap() error { return e.err }
 // still execute it.
 func mayBeApplied(err error) bool {
 	switch {
-	case isPlain(err), answered(err), errors.As(err, new(*dialError)), errors.As(err, new(*unsentError)), errors.As(err, new(*idempotency.UnreadableError)):
+	case isPlain(err), answered(err), errors.Is(err, goredis.ErrClosed):
 		return false
-	case errors.Is(err, goredis.ErrPoolTimeout), errors.Is(err, goredis.ErrPoolExhausted), errors.Is(err, goredis.ErrClosed):
+	case errors.As(err, new(*dialError)), errors.As(err, new(*unsentError)), errors.As(err, new(*idempotency.UnreadableError)):
 		return false
 	default:
 		return true

@@ -61,7 +61,7 @@ func mayRetry(err error, n int) bool {
 // connectionFailed reports whether there was no reply because the connection failed. A reply that
 // violates the protocol does not count.
 func connectionFailed(err error) bool {
-	if isPlain(err) || answered(err) || errors.Is(err, goredis.ErrPoolTimeout) {
+	if isPlain(err) || answered(err) {
 		return false
 	}
 	var network net.Error

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	goredis "github.com/redis/go-redis/v9"
-	"go.uber.org/zap"
 	"golang.org/x/sync/singleflight"
 
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
@@ -27,7 +26,6 @@ type Store struct {
 	pipes       *pipes
 	bodies      *bodies
 	inbox       *inbox
-	log         *zap.Logger
 	// slotsLoaded reports whether the client has loaded the slots of a cluster. slotLoads shares
 	// the loading.
 	slotsLoaded  atomic.Bool
@@ -70,13 +68,13 @@ func Open(o Options) (*Store, error) {
 		return nil, err
 	}
 	s := &Store{
-		options: o, limits: new(limits), names: names{prefix: o.Prefix}, log: o.Logger,
+		options: o, limits: new(limits), names: names{prefix: o.Prefix},
 		credentials: registerCredentials(o),
 	}
 	s.limits.set(o.Timeout, o.WaitReplicas)
 	s.dialer = newDialer(o, s.limits, s.credentials)
 	s.client = newClient(o, s.dialer, s.dialer.dialConn)
-	s.bodies = newBodies(o, s.dialer)
+	s.bodies = newBodies(s.dialer)
 	s.pipes = newPipes(s.dialer)
 	s.inbox = newInbox(s.client, s.names, o.Logger)
 	return s, nil
