@@ -83,10 +83,7 @@ func oneFresh(f *fixture) {
 }
 
 func oneTakeover(f *fixture) {
-	c := f.newClaim(key("a"))
-	c.Lease = f.short()
-	f.claim(c, idempotency.Proceed)
-	f.pass(c.Lease)
+	f.lapse(f.newClaim(key("a")))
 	if winner := f.oneOf(key("a")); winner.Record.Attempt != 2 {
 		f.Errorf("attempt %d, want 2", winner.Record.Attempt)
 	}
@@ -122,10 +119,7 @@ func oneToken(f *fixture) {
 
 func racingSettlements(f *fixture) {
 	k := key("a")
-	late := f.newClaim(k)
-	late.Lease = f.short()
-	first := f.claim(late, idempotency.Proceed)
-	f.pass(late.Lease)
+	first := f.lapse(f.newClaim(k))
 	second := f.claim(f.newClaim(k), idempotency.Proceed)
 	var done sync.WaitGroup
 	for i := range claimers {

@@ -22,7 +22,7 @@ func crashReleases(f *fixture) {
 	lost := f.claim(c, idempotency.Proceed)
 	Must(f, f.store.Renew(f.ctx, c))
 	busy := key("released before")
-	f.settle(busy, f.claim(f.newClaim(busy), idempotency.Proceed).Record, release(true, "busy"))
+	f.run(busy, release(true, "busy"))
 	before := f.lookup(busy)
 	f.claim(f.newClaim(busy), idempotency.Proceed)
 	f.crash()
@@ -76,9 +76,9 @@ func crashLeavesKept(f *fixture) {
 		"release": {}, "hold": {Hold: true}, "attempts": {MaxAttempts: 5},
 	} {
 		k := key(name)
-		f.settle(k, f.claim(f.newClaim(k), idempotency.Proceed).Record, complete("kept"))
-		c := f.newClaim(k)
-		c.Force, c.Hold, c.MaxAttempts = true, terms.Hold, terms.MaxAttempts
+		f.run(k, complete("kept"))
+		c := f.newForced(k)
+		c.Hold, c.MaxAttempts = terms.Hold, terms.MaxAttempts
 		f.claim(c, idempotency.Proceed)
 	}
 	f.crash()
@@ -97,11 +97,11 @@ func crashKeeps(f *fixture) {
 		"small": complete("small"), "large": complete(large), "released": release(true, large), "held": hold(),
 	} {
 		k := key(name)
-		f.settle(k, f.claim(f.newClaim(k), idempotency.Proceed).Record, s)
+		f.run(k, s)
 		records[name] = f.lookup(k)
 	}
 	k := key("completed")
-	f.settle(k, f.claim(f.newClaim(k), idempotency.Proceed).Record, hold())
+	f.run(k, hold())
 	Must(f, ErrOf(f.store.Change(f.ctx, k, completing(large))))
 	records["completed"] = f.lookup(k)
 	f.crash()

@@ -13,9 +13,8 @@ var bodies = map[string]string{"small": "first", "large": strings.Repeat("first 
 func (f *fixture) forced(name, body string) (idempotency.Claimed, idempotency.Claim) {
 	f.Helper()
 	k := key(name)
-	f.settle(k, f.claim(f.newClaim(k), idempotency.Proceed).Record, complete(body))
-	c := f.newClaim(k)
-	c.Force = true
+	f.run(k, complete(body))
+	c := f.newForced(k)
 	c.Lease = f.short()
 	claimed := f.claim(c, idempotency.Proceed)
 	if claimed.Previous == nil || claimed.Record.ParentID != claimed.Previous.ExecutionID {
@@ -68,9 +67,7 @@ func forcedLeaves(f *fixture) {
 				}
 			}
 			// The next forced run can still replace the response.
-			again := f.newClaim(key(name))
-			again.Force = true
-			f.settle(key(name), f.claim(again, idempotency.Proceed).Record, complete("third"))
+			f.settle(key(name), f.claim(f.newForced(key(name)), idempotency.Proceed).Record, complete("third"))
 			f.replays(name, "third")
 		}
 	}
@@ -98,11 +95,9 @@ func forcedLapsesOverExpired(f *fixture) {
 	for name, body := range bodies {
 		k, s := key(name), complete(body)
 		s.Retention = 2 * f.short()
-		f.settle(k, f.claim(f.newClaim(k), idempotency.Proceed).Record, s)
-		c := f.newClaim(k)
-		c.Force, c.Lease = true, f.short()
-		f.claim(c, idempotency.Proceed)
-		f.pass(s.Retention)
+		f.run(k, s)
+		f.lapse(f.newForced(k))
+		f.pass(f.short()) // until the response has expired as well
 		f.absent(k)
 		if listed, ok := f.list(10)[k]; ok {
 			f.Errorf("%s: it is listed as %+v", name, listed)
@@ -126,7 +121,7 @@ func forcedMadeAgain(f *fixture) {
 		if !expired {
 			s.Retention = 24 * long
 		}
-		f.settle(k, f.claim(f.newClaim(k), idempotency.Proceed).Record, s)
+		f.run(k, s)
 		c := f.newClaim(k)
 		c.Force, c.Lease = true, f.short()
 		f.claim(c, idempotency.Proceed)
@@ -160,7 +155,7 @@ func delayedCopies(f *fixture) {
 			}
 			claim := f.newClaim(key(name + " over " + over))
 			if forced {
-				f.settle(claim.Key, f.claim(f.newClaim(claim.Key), idempotency.Proceed).Record, complete("before"))
+				f.run(claim.Key, complete("before"))
 			}
 			claim.Force = forced
 			f.settle(claim.Key, f.claim(claim, idempotency.Proceed).Record, c.end)
@@ -199,9 +194,7 @@ func settlesWithOwnersAttempts(f *fixture) {
 }
 
 func forcedOverNothing(f *fixture) {
-	c := f.newClaim(key("a"))
-	c.Force = true
-	claimed := f.claim(c, idempotency.Proceed)
+	claimed := f.claim(f.newForced(key("a")), idempotency.Proceed)
 	if claimed.Record.ParentID != "" || claimed.Record.Attempt != 1 {
 		f.Errorf("it is %+v", claimed.Record)
 	}

@@ -10,9 +10,8 @@ import (
 
 func takeover(f *fixture) {
 	c := f.newClaim(key("a"))
-	c.Lease, c.Fingerprints = f.short(), []string{"body:1"}
-	first := f.claim(c, idempotency.Proceed)
-	f.pass(c.Lease)
+	c.Fingerprints = []string{"body:1"}
+	first := f.lapse(c)
 	next := f.newClaim(key("a"))
 	next.Fingerprints = []string{"body:2"}
 	second := f.claimAt(f.peer, next, idempotency.Proceed)
@@ -26,9 +25,8 @@ func takeover(f *fixture) {
 
 func lapsedHold(f *fixture) {
 	c := f.newClaim(key("a"))
-	c.Lease, c.Hold = f.short(), true
-	first := f.claim(c, idempotency.Proceed)
-	f.pass(c.Lease)
+	c.Hold = true
+	first := f.lapse(c)
 	for range 3 {
 		refused := f.claim(f.newClaim(key("a")), idempotency.RefuseHeld)
 		f.sameRecord("what the refused claim found", refused.Record, first.Record)
@@ -39,9 +37,7 @@ func lapsedHold(f *fixture) {
 
 func lateButOwner(f *fixture) {
 	c := f.newClaim(key("a"))
-	c.Lease = f.short()
-	first := f.claim(c, idempotency.Proceed)
-	f.pass(c.Lease)
+	first := f.lapse(c)
 	Must(f, f.store.Renew(f.ctx, c))
 	f.settle(key("a"), first.Record, complete("late"))
 	replayed := f.claim(f.newClaim(key("a")), idempotency.ReplayKept)
@@ -69,9 +65,7 @@ func renewProlongs(f *fixture) {
 func fencedOwner(f *fixture) {
 	k := key("a")
 	late := f.newClaim(k)
-	late.Lease = f.short()
-	first := f.claim(late, idempotency.Proceed)
-	f.pass(late.Lease)
+	first := f.lapse(late)
 	c := f.newClaim(k)
 	second := f.claim(c, idempotency.Proceed)
 
@@ -95,9 +89,7 @@ func fencedOwner(f *fixture) {
 
 func goneRecord(f *fixture) {
 	forgotten := f.newClaim(key("forgotten"))
-	forgotten.Lease = f.short() // once it has lapsed, an operator may forget the key
-	first := f.claim(forgotten, idempotency.Proceed)
-	f.pass(forgotten.Lease)
+	first := f.lapse(forgotten) // then an operator may forget the key
 	Must(f, f.store.Forget(f.ctx, forgotten.Key, idempotency.Precondition{}))
 	expired := f.newClaim(key("expired"))
 	expired.Lease, expired.Retention = f.short(), f.short()
@@ -123,20 +115,16 @@ func goneRecord(f *fixture) {
 func lostClaim(f *fixture) {
 	for _, settlement := range []idempotency.Settlement{release(true, "busy"), release(false, "not sent")} {
 		f.checkLostClaim(fmt.Sprint("released ", settlement.Counted), func(k idempotency.Key) string {
-			c := f.newClaim(k)
-			f.settle(k, f.claim(c, idempotency.Proceed).Record, settlement)
-			return c.Token
+			return f.run(k, settlement).Token
 		})
 	}
 	f.checkLostClaim("lapsed", func(k idempotency.Key) string {
 		c := f.newClaim(k)
-		c.Lease = f.short()
-		f.claim(c, idempotency.Proceed)
-		f.pass(c.Lease)
+		f.lapse(c)
 		return c.Token
 	})
 	f.checkLostClaim("released by an operator", func(k idempotency.Key) string {
-		f.settle(k, f.claim(f.newClaim(k), idempotency.Proceed).Record, complete("kept"))
+		f.run(k, complete("kept"))
 		Must(f, ErrOf(f.store.Change(f.ctx, k, releasing)))
 		return "operator"
 	})

@@ -131,14 +131,12 @@ func listStates(f *fixture) {
 		},
 		"forced": func(r *idempotency.Record, k idempotency.Key) {
 			f.settle(k, r, complete("kept"))
-			c := f.newClaim(k)
-			c.Force = true
-			f.claim(c, idempotency.Proceed)
+			f.claim(f.newForced(k), idempotency.Proceed)
 		},
 		"forced and lapsed": func(r *idempotency.Record, k idempotency.Key) {
 			f.settle(k, r, complete("kept"))
-			c := f.newClaim(k)
-			c.Force, c.Lease = true, f.short()
+			c := f.newForced(k)
+			c.Lease = f.short()
 			f.claim(c, idempotency.Proceed)
 		},
 	}
@@ -166,7 +164,7 @@ func listLive(f *fixture) {
 		if name == "expired" {
 			s.Retention = f.short()
 		}
-		f.settle(k, f.claim(f.newClaim(k), idempotency.Proceed).Record, s)
+		f.run(k, s)
 	}
 	Must(f, f.store.Forget(f.ctx, keyOf("wanted", "forgotten"), idempotency.Precondition{}))
 	f.pass(f.short())
@@ -250,7 +248,7 @@ func (f *fixture) listWhile(change func(page []idempotency.Listed)) {
 	stay := make(map[idempotency.Key]bool)
 	for i := range keys {
 		k := key(fmt.Sprint("key ", i))
-		f.settle(k, f.claim(f.newClaim(k), idempotency.Proceed).Record, complete("kept"))
+		f.run(k, complete("kept"))
 		stay[k] = true
 	}
 	cursor, listed := "", 0

@@ -39,13 +39,9 @@ func (f *fixture) endedAs(name string) (idempotency.Claim, *idempotency.Record) 
 	c.Hold, c.Fingerprints = true, []string{"body:1"}
 	s := ends[name]
 	if s == nil {
-		c.Lease = f.short()
-	}
-	claimed := f.claim(c, idempotency.Proceed)
-	if s == nil {
-		f.pass(c.Lease)
+		f.lapse(c)
 	} else {
-		f.settle(c.Key, claimed.Record, *s)
+		f.settle(c.Key, f.claim(c, idempotency.Proceed).Record, *s)
 	}
 	return c, f.lookup(c.Key)
 }
@@ -138,7 +134,7 @@ func completedLife(f *fixture) {
 		k := key(size)
 		s := hold()
 		s.Retention = time.Minute
-		f.settle(k, f.claim(f.newClaim(k), idempotency.Proceed).Record, s)
+		f.run(k, s)
 		Must(f, ErrOf(f.store.Change(f.ctx, k, completing(body))))
 	}
 	f.pass(24*time.Hour - time.Minute)
@@ -215,9 +211,7 @@ func operatorBesideRun(f *fixture) {
 	refused(key("a"))
 	f.settle(key("a"), claimed.Record, complete("kept"))
 	f.replays("a", "kept")
-	forced := f.newClaim(key("a"))
-	forced.Force = true
-	f.claim(forced, idempotency.Proceed)
+	f.claim(f.newForced(key("a")), idempotency.Proceed)
 	refused(key("a"))
 }
 

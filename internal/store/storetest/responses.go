@@ -43,9 +43,8 @@ func identicalResponses(f *fixture) {
 			k := key(name + string(s.State))
 			s.Response = &idempotency.Response{}
 			*s.Response = *response
-			claimed := f.claim(f.newClaim(k), idempotency.Proceed)
-			f.settle(k, claimed.Record, s)
-			f.sameResponse(name+", by its token", f.response(k, claimed.Record.Token), response)
+			claimed := f.run(k, s)
+			f.sameResponse(name+", by its token", f.response(k, claimed.Token), response)
 			if s.State == idempotency.Complete {
 				replayed := f.claimAt(f.peer, f.newClaim(k), idempotency.ReplayKept)
 				f.sameResponse(name+", replayed", replayed.Response, response)
@@ -56,20 +55,18 @@ func identicalResponses(f *fixture) {
 
 func releasedResponse(f *fixture) {
 	k := key("a")
-	claimed := f.claim(f.newClaim(k), idempotency.Proceed)
 	s := release(true, "busy")
-	f.settle(k, claimed.Record, s)
+	claimed := f.run(k, s)
 	f.pass(f.short())
 	for _, store := range []idempotency.Store{f.store, f.peer} {
-		f.sameResponse("of a released run", f.responseAt(store, k, claimed.Record.Token), s.Response)
+		f.sameResponse("of a released run", f.responseAt(store, k, claimed.Token), s.Response)
 	}
 
 	k = key("b")
-	claimed = f.claim(f.newClaim(k), idempotency.Proceed)
 	s.AnswerRetention = f.short()
-	f.settle(k, claimed.Record, s)
+	claimed = f.run(k, s)
 	f.pass(s.AnswerRetention)
-	f.noResponse(k, claimed.Record.Token, "a released response is kept for longer than was asked")
+	f.noResponse(k, claimed.Token, "a released response is kept for longer than was asked")
 	if record := f.lookup(k); record.State != idempotency.Released || record.Status != 503 {
 		f.Errorf("the record went with the response: %+v", record)
 	}
@@ -77,8 +74,7 @@ func releasedResponse(f *fixture) {
 
 func responseOfToken(f *fixture) {
 	k := key("a")
-	claimed := f.claim(f.newClaim(k), idempotency.Proceed)
-	f.settle(k, claimed.Record, complete("kept"))
+	claimed := f.run(k, complete("kept"))
 	f.noResponse(k, "another token", "another token got the response")
-	f.noResponse(key("b"), claimed.Record.Token, "another key got the response")
+	f.noResponse(key("b"), claimed.Token, "another key got the response")
 }

@@ -160,6 +160,13 @@ func (f *fixture) newClaim(k idempotency.Key) idempotency.Claim {
 	}
 }
 
+// newForced returns a claim with Force.
+func (f *fixture) newForced(k idempotency.Key) idempotency.Claim {
+	c := f.newClaim(k)
+	c.Force = true
+	return c
+}
+
 // claim makes a claim, and fails the test on an error or on another verdict.
 func (f *fixture) claim(c idempotency.Claim, want idempotency.Verdict) idempotency.Claimed {
 	f.Helper()
@@ -187,6 +194,23 @@ func (f *fixture) claimAt(store idempotency.Store, c idempotency.Claim, want ide
 	if claimed.Now.IsZero() {
 		f.Fatalf("claim %s: verdict %v without the time", c.Token, claimed.Verdict)
 	}
+	return claimed
+}
+
+// lapse makes a claim, and returns when its lease has lapsed.
+func (f *fixture) lapse(c idempotency.Claim) idempotency.Claimed {
+	f.Helper()
+	c.Lease = f.short()
+	claimed := f.claim(c, idempotency.Proceed)
+	f.pass(c.Lease)
+	return claimed
+}
+
+// run claims a key, settles the claim, and returns its record.
+func (f *fixture) run(k idempotency.Key, s idempotency.Settlement) *idempotency.Record {
+	f.Helper()
+	claimed := f.claim(f.newClaim(k), idempotency.Proceed).Record
+	f.settle(k, claimed, s)
 	return claimed
 }
 
