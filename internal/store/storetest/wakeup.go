@@ -11,15 +11,9 @@ import (
 // wakeTimeout is how long awaitWake tries. A single wake-up may be lost, but not all of them.
 const wakeTimeout = 20 * time.Second
 
-// awaitWake ends one run after another, each while a claim of the peer waits for it, until the peer is
-// woken for one of them.
-func (f *fixture) awaitWake(what string, woken <-chan idempotency.Key, s idempotency.Settlement) {
-	f.Helper()
-	f.awaitWakeBy(what, woken, long, func(claimed idempotency.Claimed, k idempotency.Key) { f.settle(k, claimed.Record, s) })
-}
-
-// awaitWakeBy is like awaitWake, with a function that ends the run, and with a lease.
-func (f *fixture) awaitWakeBy(what string, woken <-chan idempotency.Key, lease time.Duration, end func(idempotency.Claimed, idempotency.Key)) {
+// awaitWake makes one run with this lease after another, and ends it while a claim of the peer waits for it,
+// until the peer is woken for one of them.
+func (f *fixture) awaitWake(what string, woken <-chan idempotency.Key, lease time.Duration, end func(k idempotency.Key, claimed *idempotency.Record)) {
 	f.Helper()
 	deadline := time.Now().Add(wakeTimeout)
 	for round := 0; time.Now().Before(deadline); round++ {
@@ -30,7 +24,7 @@ func (f *fixture) awaitWakeBy(what string, woken <-chan idempotency.Key, lease t
 		waiting := f.newClaim(k)
 		waiting.Waits = true
 		f.claimAt(f.peer, waiting, idempotency.WaitForRun)
-		end(claimed, k)
+		end(k, claimed.Record)
 		timeout := time.After(time.Second)
 		for waits := true; waits; {
 			select {
@@ -62,7 +56,7 @@ func wokenAtEnd(f *fixture) {
 	woken, stop := f.wakeUps()
 	defer stop()
 	for _, s := range []idempotency.Settlement{complete("kept"), release(true, "busy"), release(false, ""), hold()} {
-		f.awaitWake(fmt.Sprint(s.State, " ", s.Counted), woken, s)
+		f.awaitWake(fmt.Sprint(s.State, " ", s.Counted), woken, long, func(k idempotency.Key, claimed *idempotency.Record) { f.settle(k, claimed, s) })
 	}
 }
 
@@ -71,7 +65,7 @@ func wokenByOperator(f *fixture) {
 	woken, stop := f.wakeUps()
 	defer stop()
 	for how, take := range takes {
-		f.awaitWakeBy(how, woken, f.short(), func(_ idempotency.Claimed, k idempotency.Key) {
+		f.awaitWake(how, woken, f.short(), func(k idempotency.Key, _ *idempotency.Record) {
 			f.pass(f.short())
 			Must(f, take(f.store, f, k, idempotency.Precondition{}), how)
 		})
@@ -89,5 +83,5 @@ func endedSubscription(f *fixture) {
 	ended.Store(true)
 	woken, stopOther := f.wakeUps()
 	defer stopOther()
-	f.awaitWake("the other subscription", woken, complete("kept"))
+	f.awaitWake("the other subscription", woken, long, func(k idempotency.Key, claimed *idempotency.Record) { f.settle(k, claimed, hold()) })
 }
