@@ -151,6 +151,8 @@ func TestBodyThatTheServerNeverTakes(t *testing.T) {
 		"two protocol errors":             {[]error{protocol, protocol}, true, "raise its limit for one value"},
 		"closed in turn with one that is": {[]error{closed, timeout, closed}, true, ""},
 		"of which nothing is sent":        {slices.Repeat([]error{&bodyError{err: context.DeadlineExceeded}}, 20), true, ""},
+		"of which only TIME is sent":      {slices.Repeat([]error{&dialError{timeout}}, 20), true, ""},
+		"that is given up unsent":         {slices.Repeat([]error{errAbandoned}, 20), true, ""},
 		"a server that hangs":             {slices.Repeat([]error{timeout}, 20), false, ""},
 		"a server that restarts":          {slices.Repeat([]error{closed}, 20), false, ""},
 		"a server that is full":           {slices.Repeat([]error{answerError("OOM command not allowed when used memory > 'maxmemory'.")}, 20), true, ""},
@@ -295,6 +297,9 @@ func TestBodyConnectionsHaveSmallBuffers(t *testing.T) {
 		c := claimOf("a", "token")
 		ends(bodyOf(1, 1<<20))(t, s, c)
 		mustClaim(t, s, c, idempotency.ReplayKept)
+		answer := released()
+		answer.Response.Body = make([]byte, 1<<20)
+		ends(answer)(t, s, claimOf("released", "token"))
 		bodies := 0
 		for _, conn := range l.conns {
 			switch buffer, largest := conn.buffer.Load(), conn.largest.Load(); {

@@ -1,13 +1,11 @@
 package redis
 
 import (
-	"context"
 	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
 	"maps"
-	"net"
 	"slices"
 	"sync"
 	"testing"
@@ -37,29 +35,6 @@ func TestBodyAfterIdleConnectionsWereClosed(t *testing.T) {
 		time.Sleep(time.Second) // they are idle
 		l.cut()
 		ends(bodyOf(1, 1<<20))(t, s, claimOf("a", "token"))
-	})
-}
-
-// A settlement of which no byte was sent is no failure of its body, whatever else the server answers.
-func TestBodyThatIsNeverSent(t *testing.T) {
-	inBubble(t, func(t *testing.T, server fake) {
-		s, l := server.open(t, Options{})
-		dial := l.dialServer
-		l.dialServer = func(ctx context.Context, network, address string) (net.Conn, error) {
-			if ctx.Value(moving{}) != nil {
-				<-ctx.Done()
-				return nil, ctx.Err()
-			}
-			return dial(ctx, network, address)
-		}
-		c := claimOf("a", "token")
-		record := mustClaim(t, s, c, idempotency.Proceed).Record
-		for range 2 * maxBodyFailures {
-			if err := s.Settle(withTime(t, 10*time.Millisecond), c.Key, record, kept(large)); err == nil || errors.Is(err, idempotency.ErrTooLarge) {
-				t.Errorf("settle: %v, want another error", err)
-			}
-			must(t, s.Renew(ctx, c))
-		}
 	})
 }
 
