@@ -19,11 +19,12 @@ func binary(n int) []byte {
 
 func identicalResponses(f *fixture) {
 	for name, response := range map[string]*idempotency.Response{
-		"no body":   {Status: 204},
-		"one byte":  {Status: 200, Body: []byte{0}},
-		"one page":  {Status: 201, Body: binary(4 << 10)},
-		"big":       {Status: 201, Body: binary(1 << 20)},
-		"no header": {Status: 599, Header: map[string][]string{}, Body: []byte("x")},
+		"no body":     {Status: 204},
+		"one byte":    {Status: 200, Body: []byte{0}},
+		"one page":    {Status: 201, Body: binary(4 << 10)},
+		"three pages": {Status: 201, Body: binary(12 << 10)}, // with the reply to a claim, but not small
+		"big":         {Status: 201, Body: binary(1 << 20)},
+		"no header":   {Status: 599, Header: map[string][]string{}, Body: []byte("x")},
 		"headers": {
 			Status: 302,
 			Header: map[string][]string{
