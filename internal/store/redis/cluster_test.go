@@ -25,9 +25,9 @@ func namesIn(first, end int, prefix string) func() string {
 	}
 }
 
-// namesOn makes new names whose keys are on one master of a new cluster with so many masters.
-func namesOn(master, masters int, prefix string) func() string {
-	return namesIn(master*redistest.Slots/masters, (master+1)*redistest.Slots/masters, prefix)
+// namesOn makes new names whose keys are on one master of a new cluster with three masters.
+func namesOn(master int, prefix string) func() string {
+	return namesIn(master*redistest.Slots/3, (master+1)*redistest.Slots/3, prefix)
 }
 
 func TestCluster(t *testing.T) {
@@ -87,9 +87,9 @@ func testClusterScripts(t *testing.T, cluster *redistest.Cluster, o Options) {
 func testHungMaster(t *testing.T, cluster *redistest.Cluster, o Options) {
 	s := openWith(t, o)
 	for master := range cluster.Masters {
-		mustClaim(t, s, claimOf(namesOn(master, 3, "warm")(), "token"), idempotency.Proceed)
+		mustClaim(t, s, claimOf(namesOn(master, "warm")(), "token"), idempotency.Proceed)
 	}
-	slow, others := namesOn(1, 3, "slow"), namesOn(0, 3, "others")
+	slow, others := namesOn(1, "slow"), namesOn(0, "others")
 	cluster.Masters[1].Pause()
 	masters := must1(s.masters(ctx))
 	sent := count(masters...)
@@ -132,7 +132,7 @@ func testWrongKinds(t *testing.T, cluster *redistest.Cluster) {
 		test.o.Timeout = busyTimeout
 		s := openWith(t, test.o)
 		// of a slot that is not the first master's
-		claimed, err := s.Claim(ctx, claimOf(namesOn(2, 3, name)(), "token"))
+		claimed, err := s.Claim(ctx, claimOf(namesOn(2, name)(), "token"))
 		if err == nil || !strings.Contains(err.Error(), test.want) || !strings.Contains(err.Error(), test.o.Addresses[0]) || claimed.Record != nil {
 			t.Errorf("%s: %+v, %v; want %q, the address, and nothing in doubt", name, claimed, err, test.want)
 		}
