@@ -48,14 +48,15 @@ func useAll(t *testing.T, s *Store, before ...func()) {
 // allowed creates a user on every server. Its rules are exactly those that the error after a NOPERM
 // names.
 func allowed(servers ...*redistest.Server) (username, password string) {
-	allow(Options{Username: "dedup", Password: "s3cret", Prefix: DefaultPrefix}, servers...)
-	return "dedup", "s3cret"
+	username, password = "dedup", "s3cret"
+	allow(username, password, access(DefaultPrefix), servers...)
+	return username, password
 }
 
-// allow creates the user of a store, with the rules for its prefix.
-func allow(o Options, servers ...*redistest.Server) {
-	set := []any{"ACL", "SETUSER", o.Username, "on", ">" + o.Password}
-	for rule := range strings.FieldsSeq(access(o.withDefaults().Prefix)) {
+// allow creates a user on every server.
+func allow(username, password, rules string, servers ...*redistest.Server) {
+	set := []any{"ACL", "SETUSER", username, "on", ">" + password}
+	for rule := range strings.FieldsSeq(rules) {
 		set = append(set, rule)
 	}
 	for _, server := range servers {
@@ -167,11 +168,7 @@ func TestSentinelUsers(t *testing.T) {
 	replica := redistest.StartReplica(t, master)
 	sentinels := redistest.StartSentinels(t, master, 1, 1)
 	username, password := allowed(master, replica)
-	set := []any{"ACL", "SETUSER", "watcher", "on", ">s3ntinel"}
-	for rule := range strings.FieldsSeq(sentinelAccess) {
-		set = append(set, rule)
-	}
-	sentinels[0].Do(set...)
+	allow("watcher", "s3ntinel", sentinelAccess, sentinels[0])
 	sentinels[0].Do("ACL", "SETUSER", "default", "off")
 	master.Do("ACL", "SETUSER", "default", "-evalsha")
 	o := Options{

@@ -22,7 +22,7 @@ func TestPrefixesShareNothing(t *testing.T) {
 	c, waiting := claimOf("a", "token"), claimOf("a", "waiting")
 	for i, prefix := range []string{"", "dedup:shop:", "dedup:inbox:", "dedup", "~&+/ümläut"} {
 		o := Options{Addresses: []string{server.Addr}, Prefix: prefix, Timeout: busyTimeout, Username: fmt.Sprint("user", i), Password: "s3cret"}
-		allow(o, server)
+		allow(o.Username, o.Password, access(o.withDefaults().Prefix), server)
 		s := openWith(t, o)
 		heard := make(chan idempotency.Key, 100)
 		t.Cleanup(s.Subscribe(func(key idempotency.Key) { heard <- key }))
