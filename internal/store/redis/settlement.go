@@ -158,33 +158,34 @@ func (s *Store) newSettleCall(key idempotency.Key, claimed *idempotency.Record, 
 	}
 	c.value = value
 	expiry := toMillis(c.life)
-	var more [6]any // the arguments of settle.lua from the third on
-	leaves := settled.Token != claimed.Token
-	if leaves { // a forced run keeps nothing, so the record before it counts again
+	// The arguments of settle.lua from the third on; nil for none.
+	var previous, responseLife, response, withdrawnLife, copies, left any
+	if settled.Token != claimed.Token { // a forced run keeps nothing, so the record before it counts again
 		c.life, expiry = 0, settled.Expires.UnixMilli()
 		putDigits(value[atExpiry:atToken], expiry)
-		more[5] = claimed.Token
+		left = claimed.Token
 	}
 	if claimed.PrevToken != "" {
-		more[0] = claimed.PrevToken
+		previous = claimed.PrevToken
 	}
 	c.keys = append(c.keys, s.names.record(key))
 	if answer != nil || c.body != nil {
 		c.keys = append(c.keys, s.names.response(key, claimed.Token))
-		more[1] = toMillis(besideLife)
+		responseLife = toMillis(besideLife)
 	}
 	if c.body != nil {
 		c.keys = append(c.keys, name)
 	}
 	if answer != nil {
-		more[2] = answer
+		response = answer
 	}
-	if settlement.Withdraws && !leaves {
-		more[3] = toMillis(settlement.AnswerRetention)
+	if settlement.Withdraws && left == nil {
+		withdrawnLife = toMillis(settlement.AnswerRetention)
 	}
-	if claimed.Previous != nil && !leaves {
-		more[4] = s.names.copies()
+	if claimed.Previous != nil && left == nil {
+		copies = s.names.copies()
 	}
+	more := [...]any{previous, responseLife, response, withdrawnLife, copies, left}
 	last := len(more) // arguments after the last one that is set are omitted
 	for last > 0 && more[last-1] == nil {
 		last--
