@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
@@ -58,8 +57,7 @@ func TestSealedStore(t *testing.T) {
 				return opened{Around(inner, sealerOf(t, []byte(own)...))}
 			}
 			storetest.Run(t, open, storetest.Options{
-				Around:  synctest.Test,
-				Advance: time.Sleep,
+				Bubble: true,
 				Peer: func(t *testing.T, _ idempotency.Store) idempotency.Store {
 					return opened{Around(inner, sealerOf(t, []byte(peer)...))}
 				},

@@ -3,7 +3,6 @@ package file
 import (
 	"testing"
 	"testing/synctest"
-	"time"
 
 	"github.com/cockroachdb/pebble/v2"
 	"github.com/cockroachdb/pebble/v2/vfs"
@@ -14,7 +13,7 @@ import (
 
 func TestStore(t *testing.T) {
 	storetest.Run(t, func(t *testing.T) idempotency.Store { return openStore(t, newMemory(), storePath) }, storetest.Options{
-		Around: synctest.Test, Advance: time.Sleep, Damage: damage,
+		Bubble: true, Damage: damage,
 		// The files at this moment are those that a killed process leaves.
 		Crash: func(t *testing.T, store idempotency.Store) idempotency.Store {
 			fs := newMemory()

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
@@ -17,7 +16,7 @@ var must, wantErr = storetest.Must, storetest.WantErr
 
 func TestStore(t *testing.T) {
 	open := func(*testing.T) idempotency.Store { return New(64 << 20) }
-	storetest.Run(t, open, storetest.Options{Around: synctest.Test, Advance: time.Sleep, Damage: damage})
+	storetest.Run(t, open, storetest.Options{Bubble: true, Damage: damage})
 }
 
 // damage replaces the record of the key by bytes that are none.

@@ -6,8 +6,6 @@ import (
 	"net"
 	"strings"
 	"testing"
-	"testing/synctest"
-	"time"
 
 	"github.com/alicebob/miniredis/v2"
 	goredis "github.com/redis/go-redis/v9"
@@ -49,8 +47,7 @@ func TestConformanceMiniredis(t *testing.T) {
 		return openMini(server)
 	}
 	storetest.Run(t, open, storetest.Options{
-		Around:  synctest.Test,
-		Advance: time.Sleep,
+		Bubble: true,
 		// miniredis returns everything in one step.
 		LongPages: true,
 		Peer:      func(*testing.T, idempotency.Store) idempotency.Store { return openMini(server) },
@@ -83,7 +80,7 @@ func conform(t *testing.T, o Options) {
 		o.Prefix = strings.ReplaceAll(next(), " ", ":") + ":"
 		return must1(Open(o))
 	}, storetest.Options{
-		Parallel: true, Damage: damage, LongPages: true,
+		Damage: damage, LongPages: true,
 		Peer: func(_ *testing.T, s idempotency.Store) idempotency.Store { return must1(Open(s.(*Store).options)) },
 	})
 }

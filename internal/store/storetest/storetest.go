@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
@@ -16,17 +17,10 @@ import (
 
 // Options configure the suite for a store.
 type Options struct {
-	// Around, if it is set, runs the body of every subtest. With synctest.Test, every
-	// subtest has a bubble of its own, and its store is opened inside the bubble.
-	Around func(t *testing.T, body func(t *testing.T))
-
-	// Parallel runs the subtests in parallel: with a real clock, they spend their time waiting.
-	Parallel bool
-
-	// Advance moves the clock of the store: time.Sleep in a bubble, or a function of a fake
-	// server. If it is nil, the clock of the store is real. The suite then uses short leases, and
-	// waits until they have passed.
-	Advance func(d time.Duration)
+	// Bubble runs every subtest in a bubble of synctest, in which its store is opened and whose clock the
+	// store has. Without it, the clock of the store is real. The suite then uses short leases, waits until
+	// they have passed, and runs the subtests in parallel.
+	Bubble bool
 
 	// Peer opens a second store over the same records, as another replica does. It is nil if only
 	// one process can open the records.
@@ -48,18 +42,16 @@ type Options struct {
 func Run(t *testing.T, open func(t *testing.T) idempotency.Store, options Options) {
 	for _, group := range specification {
 		t.Run(group.methods, func(t *testing.T) {
-			if options.Parallel {
+			if !options.Bubble {
 				t.Parallel()
 			}
 			for _, test := range group.tests {
 				t.Run(test.name, func(t *testing.T) {
-					if options.Parallel {
-						t.Parallel()
-					}
 					body := func(t *testing.T) { test.run(newFixture(t, open, options)) }
-					if options.Around != nil {
-						options.Around(t, body)
+					if options.Bubble {
+						synctest.Test(t, body)
 					} else {
+						t.Parallel()
 						body(t)
 					}
 				})
@@ -103,14 +95,10 @@ const long = time.Hour
 
 // short is a lease for tests that let it lapse.
 func (f *fixture) short() time.Duration {
-	switch {
-	case f.options.Advance != nil:
+	if f.options.Bubble {
 		return time.Minute
-	case f.options.Parallel: // the subtests slow each other down
-		return 500 * time.Millisecond
-	default:
-		return 300 * time.Millisecond
 	}
+	return 500 * time.Millisecond // parallel subtests slow each other down
 }
 
 // clockTimeout is how long the clock of a store may take in addition to the expected time.
@@ -119,8 +107,8 @@ const clockTimeout = 30 * time.Second
 // pass returns when the clock of the store has moved by at least d.
 func (f *fixture) pass(d time.Duration) {
 	f.Helper()
-	if f.options.Advance != nil {
-		f.options.Advance(d)
+	if f.options.Bubble {
+		time.Sleep(d)
 		return
 	}
 	// A server may use two clocks that differ a little: one to expire keys, and one for TIME.

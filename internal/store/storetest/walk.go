@@ -23,13 +23,13 @@ func agreesWithModel(f *fixture) {
 	started, moved := f.now(), time.Duration(0)
 	w := NewWalk("", 3, 5, 0)
 	w.clock = func() time.Time { return started.Add(moved) }
-	if f.options.Advance != nil {
+	if f.options.Bubble {
 		w.unit = time.Second // a store has work to do in each minute
 	}
 	for range 1500 {
-		if f.options.Advance != nil && w.random.IntN(10) == 0 {
+		if f.options.Bubble && w.random.IntN(10) == 0 {
 			d := time.Duration(1+w.random.IntN(4)) * modelStep * w.unit
-			f.options.Advance(d)
+			time.Sleep(d)
 			moved += d
 		}
 		k := w.anyKey()
