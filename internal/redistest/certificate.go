@@ -91,8 +91,8 @@ func writePEM(t testing.TB, path, kind string, der []byte) {
 // certificate of the same authority.
 func StartTLS(t testing.TB, c Certificates) *Server {
 	t.Helper()
-	return start(t, func(s *Server, port string) []string {
-		return append(s.commonArgs(), "--port", "0", "--tls-port", port,
+	return start(t, func(s *Server) []string {
+		return append(s.commonArgs(), "--port", "0", "--tls-port", s.Port(),
 			"--tls-ca-cert-file", c.CA, "--tls-cert-file", c.Cert, "--tls-key-file", c.Key,
 			"--tls-auth-clients", "yes")
 	})

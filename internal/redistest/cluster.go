@@ -68,9 +68,9 @@ func StartCluster(t testing.TB, masters, replicas int) *Cluster {
 
 // clusterArgs returns the arguments of a cluster node. The port of its bus is set, because the default,
 // its own port plus 10,000, may not exist.
-func (s *Server) clusterArgs(port string) []string {
+func (s *Server) clusterArgs() []string {
 	_, bus, _ := net.SplitHostPort(s.busAddr())
-	return append(s.commonArgs(), "--port", port,
+	return append(s.commonArgs(), "--port", s.Port(),
 		"--cluster-enabled", "yes", "--cluster-port", bus,
 		"--cluster-node-timeout", "1000",
 		"--cluster-require-full-coverage", "no",

@@ -17,8 +17,8 @@ func StartSentinels(t testing.TB, master *Server, replicas, sentinels int) []*Se
 	quorum := sentinels/2 + 1
 	all := make([]*Server, sentinels)
 	for i := range all {
-		all[i] = start(t, func(s *Server, port string) []string {
-			return s.sentinelArgs(port, master, quorum)
+		all[i] = start(t, func(s *Server) []string {
+			return s.sentinelArgs(master, quorum)
 		})
 		// By default, sentinels poll each other and the servers only every few seconds.
 		all[i].Do("SENTINEL", "DEBUG", "INFO-PERIOD", "200", "PUBLISH-PERIOD", "200", "ASK-PERIOD", "100")
@@ -34,7 +34,7 @@ func StartSentinels(t testing.TB, master *Server, replicas, sentinels int) []*Se
 
 // sentinelArgs are the arguments of a sentinel. It keeps its state in its configuration
 // file, which is left as it is when the sentinel is started again.
-func (s *Server) sentinelArgs(port string, master *Server, quorum int) []string {
+func (s *Server) sentinelArgs(master *Server, quorum int) []string {
 	path := filepath.Join(s.dir, "sentinel.conf")
 	if _, err := os.Stat(path); err != nil {
 		text := fmt.Sprintf("sentinel monitor %s 127.0.0.1 %s %d\n", MasterName, master.Port(), quorum) +
@@ -46,7 +46,7 @@ func (s *Server) sentinelArgs(port string, master *Server, quorum int) []string 
 	}
 	return []string{
 		path, "--sentinel",
-		"--port", port, "--bind", "127.0.0.1",
+		"--port", s.Port(), "--bind", "127.0.0.1",
 		"--unixsocket", s.Socket,
 		"--dir", s.dir, "--logfile", filepath.Join(s.dir, "log"),
 		"--daemonize", "no",

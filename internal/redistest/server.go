@@ -36,7 +36,7 @@ type Server struct {
 	dir  string
 	args []string
 	// arguments returns the arguments that this kind of server needs; args follow them.
-	arguments func(s *Server, port string) []string
+	arguments func(s *Server) []string
 	// bus is the address of a cluster node's bus.
 	bus     string
 	process *process
@@ -57,7 +57,7 @@ func Start(t testing.TB, args ...string) *Server {
 	return start(t, (*Server).plainArgs, args...)
 }
 
-func start(t testing.TB, arguments func(s *Server, port string) []string, args ...string) *Server {
+func start(t testing.TB, arguments func(s *Server) []string, args ...string) *Server {
 	t.Helper()
 	if _, err := exec.LookPath(binary); err != nil {
 		if os.Getenv("CI") == "true" {
@@ -122,7 +122,7 @@ func (s *Server) Restart() {
 // run starts the process and returns when it answers over its socket: another server could have the port.
 func (s *Server) run() {
 	s.t.Helper()
-	p := &process{command: exec.Command(binary, append(s.arguments(s, s.Port()), s.args...)...), exited: make(chan struct{})}
+	p := &process{command: exec.Command(binary, append(s.arguments(s), s.args...)...), exited: make(chan struct{})}
 	if err := p.command.Start(); err != nil {
 		s.t.Fatal(err)
 	}
@@ -153,8 +153,8 @@ func (s *Server) answers() bool {
 }
 
 // plainArgs returns the arguments of a server without TLS.
-func (s *Server) plainArgs(port string) []string {
-	return append(s.commonArgs(), "--port", port)
+func (s *Server) plainArgs() []string {
+	return append(s.commonArgs(), "--port", s.Port())
 }
 
 // commonArgs returns the arguments of every server except sentinels.
