@@ -2,7 +2,6 @@ package exchange
 
 import (
 	"context"
-	"io"
 	"maps"
 	"net/http"
 
@@ -185,9 +184,6 @@ func (p *errorPage) Write(bytes []byte) (int, error) {
 	return len(bytes), nil
 }
 
-// ReadFrom keeps io.Copy from reaching past this writer.
-func (p *errorPage) ReadFrom(r io.Reader) (int64, error) { return io.Copy(writerOnly{p}, r) }
-
 // FlushError sends the client what was written.
 func (p *errorPage) FlushError() error {
 	if !p.sent {
@@ -220,7 +216,4 @@ func (p *errorPage) answered() bool {
 	return p.sent
 }
 
-var (
-	_ http.Flusher  = (*errorPage)(nil)
-	_ io.ReaderFrom = (*errorPage)(nil)
-)
+var _ http.Flusher = (*errorPage)(nil)

@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"maps"
 	"net"
 	"net/http"
@@ -197,11 +196,6 @@ func (e *execution) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// ReadFrom keeps [io.Copy] from using that of a writer within.
-func (e *execution) ReadFrom(r io.Reader) (int64, error) { return io.Copy(writerOnly{e}, r) }
-
-type writerOnly struct{ io.Writer }
-
 // FlushError makes the response a stream, because the upstream wants the client to get what there
 // is. A response without a body stays as it is, and is sent when it is stored.
 func (e *execution) FlushError() error {
@@ -232,7 +226,6 @@ var (
 	_ http.ResponseWriter = (*execution)(nil)
 	_ http.Flusher        = (*execution)(nil)
 	_ http.Hijacker       = (*execution)(nil)
-	_ io.ReaderFrom       = (*execution)(nil)
 )
 
 // upgrade settles the run of a connection that has switched to another protocol.
