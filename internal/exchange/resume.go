@@ -72,6 +72,7 @@ func (x *exchange) cannotResume(status int, err error) {
 func (x *exchange) await(store *storepool.Store, key idempotency.Key) (parts [][]byte, ready prepared) {
 	decision, err := store.Await(x.r.Context(), key)
 	if replay, is := decision.(engine.Replay); is && err == nil {
+		replay.Waited = true // whatever on_duplicate says
 		decision, ready, err = x.prepareReplay(store, replay)
 	}
 	var p problem
