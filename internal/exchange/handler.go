@@ -171,7 +171,8 @@ func (x *exchange) passUnclaimed() error {
 type prepared struct {
 	answer idempotency.Answer
 	reader *recording.Reader // of the stream that it follows
-	// held is the replayed body, which other requests may share. release releases its room.
+	// held is what the replay holds: a body that other requests may share, or the request's own room. release
+	// releases a shared body.
 	held    budget.Held
 	release func()
 }

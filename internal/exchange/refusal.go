@@ -26,7 +26,7 @@ import (
 
 // refuse answers with a refusal of the handler's own.
 func (x *exchange) refuse(r identify.Refusal) {
-	p := newProblem(r.Reason, x.mode, r.Detail, "", x.Docs)
+	p := x.newProblem(r.Reason, r.Detail, "", 0)
 	p.outcome = r.Outcome
 	x.answerProblem(p, nil)
 }
@@ -43,11 +43,14 @@ func (x *exchange) refuseOrPass(d engine.Refusal) error {
 		x.r.Header.Set(httpfield.Key, x.KeyText())
 		return x.passUnclaimed()
 	}
-	id, attempt := d.Run()
-	p := newProblem(d.Reason, x.mode, x.detailOf(d), id, x.Docs)
-	p.attempt = attempt
-	x.answerProblem(p, d.Err)
+	x.answerProblem(x.problemOf(d), d.Err)
 	return nil
+}
+
+// problemOf returns a refusal of the engine as a problem.
+func (x *exchange) problemOf(d engine.Refusal) problem {
+	id, attempt := d.Run()
+	return x.newProblem(d.Reason, x.detailOf(d), id, attempt)
 }
 
 // detailOf explains a refusal to the client. The store's error, which names addresses, is only logged.
@@ -90,8 +93,7 @@ func (x *exchange) detailOf(d engine.Refusal) string {
 // refuseNoHandler refuses a request that no handler behind has answered. With Caddy's empty 200, a
 // webhook sender would take a missing reverse_proxy for success.
 func (x *exchange) refuseNoHandler(executionID string, attempt int) {
-	p := newProblem(reasonNoHandler, x.mode, "the request was not executed: no handler answered it", executionID, x.Docs)
-	p.attempt = attempt
+	p := x.newProblem(reasonNoHandler, "the request was not executed: no handler answered it", executionID, attempt)
 	x.answerProblem(p, upstream.ErrNoHandler)
 }
 
@@ -99,7 +101,6 @@ func (x *exchange) refuseNoHandler(executionID string, attempt int) {
 // only logged.
 func (x *exchange) answerProblem(p problem, cause error) {
 	x.leaveStore() // it isn't needed while error routes run and the client reads
-	p.Key, p.within = x.KeyText(), x.within
 	x.Set(p.outcome, p.ExecutionID, p.attempt)
 	leftOut, logged := int64(0), p.Code != identify.ReasonSignature // which identify logs
 	if p.Code == identify.ReasonMissing {
@@ -157,31 +158,30 @@ const (
 type refusalRule struct {
 	title        string
 	api, webhook int
-	retryAfter   int // seconds, 0 for none
-	// apiRetries reports whether API clients get Retry-After too.
-	apiRetries bool
-	outcome    report.Outcome
+	retryAfter   int // seconds, with a 503 and beside a run in flight; 0 for none
+	outcome      report.Outcome
 	// level is that of the log line: info for a fault of the client, warn for what an operator has to
 	// check, error for a failing store or configuration.
 	level zapcore.Level
 }
 
 var refusalRules = map[engine.Reason]refusalRule{
-	identify.ReasonMissing:   {"The idempotency key is missing", 400, 400, 0, false, report.Missing, zapcore.InfoLevel},
-	identify.ReasonInvalid:   {"The idempotency key is invalid", 400, 400, 0, false, report.Invalid, zapcore.InfoLevel},
-	identify.ReasonSignature: {"The signature is missing or invalid", 401, 401, 0, false, report.SignatureInvalid, zapcore.WarnLevel},
-	engine.ReasonReused:      {"The idempotency key is already used", 422, 422, 0, false, report.Reused, zapcore.InfoLevel},
-	engine.ReasonInFlight:    {"A request with this idempotency key is outstanding", 409, 503, 2, true, report.InFlight, zapcore.InfoLevel},
-	engine.ReasonHeld:        {"The outcome of an earlier request is unknown", 409, 503, 60, false, report.Held, zapcore.WarnLevel},
-	engine.ReasonExhausted:   {"The allowed attempts are exhausted", 409, 503, 60, false, report.Exhausted, zapcore.WarnLevel},
-	reasonConflict:           {"The request is a duplicate", 409, 409, 0, false, report.Conflict, zapcore.InfoLevel},
-	reasonNotKept:            {"The response of an earlier request was not kept", 409, 409, 0, false, report.NotKept, zapcore.InfoLevel},
-	identify.ReasonTooLarge:  {"The request is too large", 413, 413, 0, false, report.TooLarge, zapcore.InfoLevel},
-	reasonNoHandler:          {"No handler answered the request", 500, 500, 0, false, report.NoHandler, zapcore.ErrorLevel},
-	engine.ReasonLoop:        {"A loop was detected", 508, 508, 0, false, report.Loop, zapcore.ErrorLevel},
-	engine.ReasonUnavailable: {"The idempotency store is unavailable", 503, 503, 5, true, report.Unavailable, zapcore.ErrorLevel},
-	engine.ReasonUnreadable:  {"The idempotency record cannot be read", 500, 503, 60, false, report.Unreadable, zapcore.ErrorLevel},
-	engine.ReasonOverloaded:  {"Too much is in progress", 503, 503, 5, true, report.Overloaded, zapcore.WarnLevel},
+	identify.ReasonMissing:   {"The idempotency key is missing", 400, 400, 0, report.Missing, zapcore.InfoLevel},
+	identify.ReasonInvalid:   {"The idempotency key is invalid", 400, 400, 0, report.Invalid, zapcore.InfoLevel},
+	identify.ReasonSignature: {"The signature is missing or invalid", 401, 401, 0, report.SignatureInvalid, zapcore.WarnLevel},
+	engine.ReasonReused:      {"The idempotency key is already used", 422, 422, 0, report.Reused, zapcore.InfoLevel},
+	engine.ReasonInFlight:    {"A request with this idempotency key is outstanding", 409, 503, 2, report.InFlight, zapcore.InfoLevel},
+	engine.ReasonHeld:        {"The outcome of an earlier request is unknown", 409, 503, 60, report.Held, zapcore.WarnLevel},
+	engine.ReasonExhausted:   {"The allowed attempts are exhausted", 409, 503, 60, report.Exhausted, zapcore.WarnLevel},
+	reasonConflict:           {"The request is a duplicate", 409, 409, 0, report.Conflict, zapcore.InfoLevel},
+	reasonNotKept:            {"The response of an earlier request was not kept", 409, 409, 0, report.NotKept, zapcore.InfoLevel},
+	identify.ReasonTooLarge:  {"The request is too large", 413, 413, 0, report.TooLarge, zapcore.InfoLevel},
+	reasonFailed:             {"The upstream failed", 502, 502, 0, "", zapcore.InfoLevel}, // its outcome is that of the answer
+	reasonNoHandler:          {"No handler answered the request", 500, 500, 0, report.NoHandler, zapcore.ErrorLevel},
+	engine.ReasonLoop:        {"A loop was detected", 508, 508, 0, report.Loop, zapcore.ErrorLevel},
+	engine.ReasonUnavailable: {"The idempotency store is unavailable", 503, 503, 5, report.Unavailable, zapcore.ErrorLevel},
+	engine.ReasonUnreadable:  {"The idempotency record cannot be read", 500, 503, 60, report.Unreadable, zapcore.ErrorLevel},
+	engine.ReasonOverloaded:  {"Too much is in progress", 503, 503, 5, report.Overloaded, zapcore.WarnLevel},
 }
 
 // problem is the body of a refusal (RFC 9457).
@@ -202,27 +202,29 @@ type problem struct {
 	outcome    report.Outcome
 	attempt    int // number of the run that is the reason; 0 for none
 	retryAfter int
-	docs       string
 	within     string // the execution ID of the run that the request is part of
 }
 
-// newProblem returns the problem of one request, by the table.
-func newProblem(reason engine.Reason, mode delivery.Mode, detail, executionID, docs string) problem {
+// newProblem returns the problem of the request, by the table. The execution ID and the attempt are those of the
+// run that is the reason, if there is one.
+func (x *exchange) newProblem(reason engine.Reason, detail, executionID string, attempt int) problem {
 	rule := refusalRules[reason]
 	p := problem{
-		Type:        docs,
+		Type:        x.Docs,
 		Title:       rule.title,
 		Status:      rule.api,
 		Detail:      detail,
 		Code:        reason,
+		Key:         x.KeyText(),
 		ExecutionID: executionID,
 		outcome:     rule.outcome,
-		docs:        docs,
+		attempt:     attempt,
+		within:      x.within,
 	}
-	if mode == delivery.ModeWebhook {
+	if x.mode == delivery.ModeWebhook {
 		p.Status = rule.webhook
 	}
-	if rule.apiRetries || p.Status == http.StatusServiceUnavailable {
+	if p.Status == http.StatusServiceUnavailable || reason == engine.ReasonInFlight {
 		p.retryAfter = rule.retryAfter
 	}
 	return p
@@ -239,8 +241,8 @@ func (p problem) setHeader(header http.Header) {
 	if p.within != "" && p.Code != reasonFailed {
 		header.Set(httpfield.NotExecuted, string(p.Code))
 	}
-	if p.docs != "" {
-		header.Add("Link", fmt.Sprintf("<%s>; rel=\"describedby\"", p.docs))
+	if p.Type != "" {
+		header.Add("Link", fmt.Sprintf("<%s>; rel=\"describedby\"", p.Type))
 	}
 }
 

@@ -29,7 +29,7 @@ import (
 func (x *exchange) prepareReplay(store *storepool.Store, d engine.Replay) (engine.Decision, prepared, error) {
 	answer := x.OnDuplicate.Answer(d.Record, d.Response, d.Waited)
 	if !answer.Needs(d.Response) {
-		return d, prepared{answer: answer}, nil
+		return d, prepared{answer: answer, held: &x.Allowance}, nil
 	}
 	if d.Response != nil {
 		if !d.Waited && len(d.Response.Body) <= budget.SmallReplay {
@@ -77,19 +77,16 @@ func (x *exchange) replay(d engine.Replay, ready prepared) {
 	case ready.answer.Kind == idempotency.AnswerConflict:
 		x.answerProblem(x.conflict(d), nil)
 		return
-	case response.Omitted && x.mode != delivery.ModeWebhook:
+	case response.Omitted && x.mode == delivery.ModeAPI:
 		x.answerProblem(x.notKept(d), nil)
 		return
 	}
 	parts := [][]byte{response.Body}
-	if call := x.Call(); call != nil {
-		if response.Failed {
-			x.answerProblem(failedCall(d, outcome, x.Docs), nil)
-			return
-		}
+	if x.Call() != nil {
+		var refused *problem
 		var err error
-		if parts, err = call.Replay(response.Body); err != nil {
-			x.answerProblem(x.notKept(d), err)
+		if parts, refused, err = x.replayCall(d, ready.answer); refused != nil {
+			x.answerProblem(*refused, err)
 			return
 		}
 		response = &idempotency.Response{Status: http.StatusOK, Header: response.Header}
@@ -112,9 +109,6 @@ func (x *exchange) replay(d engine.Replay, ready prepared) {
 	}
 	x.w.WriteHeader(response.Status)
 	to := x.toClient()
-	if ready.held == nil {
-		ready.held = &x.Allowance
-	}
 	to.Hold(x.Budget, ready.held)
 	defer to.Close()
 	if httpfield.Size(response.Header) > budget.SmallBody && to.Flush() != nil { // it is held until it is sent
@@ -128,6 +122,20 @@ func (x *exchange) replay(d engine.Replay, ready prepared) {
 			panic(http.ErrAbortHandler) // a cut response must not look whole
 		}
 	}
+}
+
+// replayCall returns the answer to the duplicate of a call, in parts, or a refusal in place of one that it cannot
+// get. cause is an error that is the reason.
+func (x *exchange) replayCall(d engine.Replay, answer idempotency.Answer) (parts [][]byte, refused *problem, cause error) {
+	if answer.Response.Failed {
+		return nil, new(x.failedCall(d, report.Outcome(answer.Kind))), nil
+	}
+	if !answer.Response.Omitted {
+		if parts, cause = x.Call().Replay(answer.Response.Body); cause == nil {
+			return parts, nil, nil
+		}
+	}
+	return nil, new(x.notKept(d)), cause
 }
 
 // liveResponse is a response that its run is still giving, for the duplicates that follow it.
@@ -221,18 +229,15 @@ func (x *exchange) notKept(d engine.Replay) problem {
 	if d.Record.State == idempotency.Released { // it waited for a run whose answer releases the key
 		detail += "; this answer has released the key: repeat the request to have it run again"
 	}
-	p := newProblem(reasonNotKept, x.mode, detail, d.Record.ExecutionID, x.Docs)
-	p.attempt = d.Record.Attempt
-	return p
+	return x.newProblem(reasonNotKept, detail, d.Record.ExecutionID, d.Record.Attempt)
 }
 
 // conflict refuses the duplicate of a complete request. It names the first response, so that a
 // client can continue from there.
 func (x *exchange) conflict(d engine.Replay) problem {
-	p := newProblem(reasonConflict, x.mode,
+	p := x.newProblem(reasonConflict,
 		fmt.Sprintf("the request was executed before, as %s, and answered with %d", d.Record.ExecutionID, d.Record.Status),
-		d.Record.ExecutionID, x.Docs)
-	p.attempt = d.Record.Attempt
+		d.Record.ExecutionID, d.Record.Attempt)
 	p.OriginalStatus, p.OriginalLocation = d.Record.Status, d.Record.Location
 	if d.Response != nil { // else it is too large
 		p.OriginalLocation, p.OriginalResponse = httpfield.First(d.Response.Header, "Location"), d.Response.InlineJSON()
@@ -241,14 +246,12 @@ func (x *exchange) conflict(d engine.Replay) problem {
 }
 
 // failedCall refuses a call that has waited for a run which ended in an error.
-func failedCall(d engine.Replay, outcome report.Outcome, docs string) problem {
-	status := d.Response.Status
-	if status < http.StatusBadRequest { // of an answer without a response
-		status = http.StatusBadGateway
+func (x *exchange) failedCall(d engine.Replay, outcome report.Outcome) problem {
+	p := x.newProblem(reasonFailed, fmt.Sprintf("the run %s of this call ended in an error", d.Record.ExecutionID),
+		d.Record.ExecutionID, d.Record.Attempt)
+	p.outcome = outcome
+	if d.Response.Status >= http.StatusBadRequest { // else it is that of an answer without a response
+		p.Status = d.Response.Status
 	}
-	return problem{
-		Title: "The upstream failed", Status: status, Code: reasonFailed,
-		Detail:      fmt.Sprintf("the run %s of this call ended in an error", d.Record.ExecutionID),
-		ExecutionID: d.Record.ExecutionID, attempt: d.Record.Attempt, outcome: outcome, docs: docs,
-	}
+	return p
 }

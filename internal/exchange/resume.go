@@ -78,29 +78,21 @@ func (x *exchange) await(store *storepool.Store, key idempotency.Key) (parts [][
 	var p problem
 	switch d := decision.(type) {
 	case engine.Replay:
-		response := ready.answer.Response
-		if response.Failed {
-			p = failedCall(d, report.Waited, x.Docs)
-			break
+		parts, refused, _ := x.replayCall(d, ready.answer)
+		if refused == nil {
+			x.Set(report.Outcome(ready.answer.Kind), d.Record.ExecutionID, d.Record.Attempt)
+			x.Event(report.Replaying)
+			return parts, ready
 		}
-		if !response.Omitted {
-			if parts, err = x.Call().Replay(response.Body); err == nil {
-				x.Set(report.Outcome(ready.answer.Kind), d.Record.ExecutionID, d.Record.Attempt)
-				x.Event(report.Replaying)
-				return parts, ready
-			}
-		}
-		p = x.notKept(d)
+		p = *refused
 	case engine.Refusal:
-		id, attempt := d.Run()
-		p = newProblem(d.Reason, x.mode, x.detailOf(d), id, x.Docs)
-		p.attempt = attempt
+		p = x.problemOf(d)
 	default:
 		if !errors.Is(err, engine.ErrNoRecord) {
 			x.Leave()
 			return nil, ready
 		}
-		p = newProblem(reasonNotKept, x.mode, "the request was executed, and its record is no longer kept", "", x.Docs)
+		p = x.newProblem(reasonNotKept, "the request was executed, and its record is no longer kept", "", 0)
 	}
 	x.Set(p.outcome, p.ExecutionID, p.attempt)
 	_, body := x.Call().Refuse(p.ofCall())
