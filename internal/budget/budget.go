@@ -339,7 +339,6 @@ func (b *Budget) awaitStallLocked() {
 	switch {
 	case len(b.runs) == 0 && len(b.replays) == 0:
 	case b.stall == nil:
-		b.progressed = time.Now()
 		b.stall = time.AfterFunc(stallTimeout, b.stalled)
 	default:
 		b.stall.Reset(max(0, time.Until(b.progressed.Add(stallTimeout))))

@@ -53,12 +53,12 @@ func (x *exchange) serveErrorPage(cause error) bool {
 // returnError returns an error of the handlers behind, as without dedup. If dedup has read the
 // body, it runs the server's error routes itself: the server would give them its own request, whose
 // body is already consumed.
-func (x *exchange) returnError(r *http.Request, err error, answered bool) error {
-	if err == nil || answered || !x.Body.WasRead() || !hasErrorRoutes(r) || runOf(r.Context()) != nil {
+func (x *exchange) returnError(err error, answered bool) error {
+	if answered || !x.Body.WasRead() || !hasErrorRoutes(x.r) || runOf(x.r.Context()) != nil {
 		return err
 	}
 	logFailure(&x.Report, err) // as the server would
-	if !x.serveErrorRoutes(receivedRequest(r), err, false) {
+	if !x.serveErrorRoutes(receivedRequest(x.r), err, false) {
 		x.w.WriteHeader(upstream.FailedStatus(err))
 	}
 	return nil

@@ -162,7 +162,7 @@ func (x *exchange) passUnclaimed() error {
 	case x.Key() != (idempotency.Key{}): // under on_store_error pass
 		x.fail(err)
 	default:
-		return x.returnError(x.r, err, isAnswered(to))
+		return x.returnError(err, isAnswered(to))
 	}
 	return nil
 }

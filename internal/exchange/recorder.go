@@ -380,10 +380,7 @@ func (c *recorder) close() {
 // run: error routes then send the WWW-Authenticate of a handler behind. If the run has written a
 // status, its response is dropped, and the header with it.
 func (c *recorder) yieldHeader() {
-	if c.streaming || c.upgraded {
-		return
-	}
-	if c.status == 0 {
+	if c.status == 0 && !c.upgraded {
 		httpfield.RemoveDedup(c.header, c.found)
 		replaceHeader(c.client, c.header)
 	}

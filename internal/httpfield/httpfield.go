@@ -41,7 +41,9 @@ func Size(header map[string][]string) (n int) {
 // them.
 func TakeDedup(r *http.Request) (executionID string) {
 	removeDedupTrailers(r)
-	removeDedupOptions(r.Header)
+	// A proxy removes the fields that Connection names (RFC 9110, section 7.6.1): the upstream would not learn which
+	// run it is.
+	RemoveConnectionOptions(r.Header, IsDedup)
 	executionID = First(r.Header, ExecutionID)
 	RemoveDedup(r.Header, nil)
 	return executionID
@@ -85,10 +87,6 @@ func RemoveUpgrade(header http.Header) {
 		return strings.EqualFold(name, "Upgrade") || strings.EqualFold(name, "HTTP2-Settings")
 	})
 }
-
-// removeDedupOptions removes our fields from those that Connection names: a proxy removes all of these
-// (RFC 9110, section 7.6.1), and the upstream would not learn which run it is.
-func removeDedupOptions(header http.Header) { RemoveConnectionOptions(header, IsDedup) }
 
 // RemoveConnectionOptions removes options from the field Connection.
 func RemoveConnectionOptions(header http.Header, remove func(name string) bool) {

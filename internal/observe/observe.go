@@ -70,7 +70,7 @@ type tap struct {
 	identify.Request
 	r     *http.Request
 	info  *report.Info
-	first report.FirstRun
+	first *report.FirstRun // of a duplicate, nil for any other
 	store *storepool.Store // until it is left
 
 	tee      *bodyTee // nil for a request without one
@@ -261,20 +261,21 @@ func (t *tap) claim(c *identify.Claim) *engine.Run {
 	if record := engine.DiffersFrom(decision); record != nil {
 		t.Differs(record.ExecutionID)
 	}
-	t.first = report.FirstRun{Key: c.Key, Store: t.Config.Store, Budget: t.Budget}
-	switch d := decision.(type) {
-	case *engine.Run:
+	if run, is := decision.(*engine.Run); is {
 		o := report.Executed
-		if d.ParentID() != "" {
+		if run.ParentID() != "" {
 			o = report.Forced
 		}
-		t.Set(o, d.ExecutionID(), d.Attempt())
-		return d
+		t.Set(o, run.ExecutionID(), run.Attempt())
+		return run
+	}
+	if record := report.RecordIn(decision); record != nil {
+		t.first = &report.FirstRun{Key: c.Key, Record: record, Store: t.Config.Store, Budget: t.Budget}
+	}
+	switch d := decision.(type) {
 	case engine.Replay:
-		t.first.Record = report.RecordIn(decision)
 		t.replayed(d)
 	case engine.Refusal:
-		t.first.Record = report.RecordIn(decision)
 		t.refused(d)
 	}
 	return nil
@@ -438,9 +439,8 @@ func (t *tap) show(r *http.Request, info *report.Info) {
 	var shown report.Report
 	shown.Init(t.Config.Report, r, info)
 	t.info.Show(&shown, &t.Report)
-	if t.first.Record != nil {
-		first := &report.FirstRun{Key: t.first.Key, Record: t.first.Record, Store: t.first.Store, Budget: t.first.Budget}
-		first.End()
-		info.SetFirst(first)
+	if t.first != nil {
+		t.first.End()
+		info.SetFirst(t.first)
 	}
 }

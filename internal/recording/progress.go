@@ -77,11 +77,6 @@ func (p *progress) Sample(now time.Time, waits bool) {
 		return
 	}
 	before := p.since
-	defer func() {
-		if p.leads != nil && p.since != before {
-			p.leads.ownTook.Store(now.UnixNano())
-		}
-	}()
 	if waits {
 		p.since = now
 	}
@@ -91,6 +86,9 @@ func (p *progress) Sample(now time.Time, waits bool) {
 		p.acked = acked
 	case acked > p.acked:
 		p.acked, p.since = acked, now
+	}
+	if p.leads != nil && p.since != before {
+		p.leads.ownTook.Store(now.UnixNano())
 	}
 }
 

@@ -188,18 +188,12 @@ func (r *Recording) isBehindLocked(ahead int) bool {
 	return len(r.readers) > 0 && r.body.End-int64(ahead)-r.leadLocked() >= window
 }
 
-func (r *Recording) hasReaders() bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return len(r.readers) > 0
-}
-
 // WhenAbandoned calls f when the last reader of a passing body has left: the rest is not needed.
 func (r *Recording) WhenAbandoned(f func()) {
 	r.mu.Lock()
+	defer r.mu.Unlock()
 	r.abandoned = f
-	r.mu.Unlock()
-	if !r.hasReaders() {
+	if len(r.readers) == 0 {
 		f()
 	}
 }
