@@ -64,8 +64,8 @@ type Holder interface {
 
 // New returns a budget with this limit, in bytes.
 func New(limit int64) *Budget {
-	b := &Budget{limit: limit}
-	b.clients.of = b
+	b := &Budget{limit: limit, shared: make(map[*byte]*sharedBody), unstored: make(map[*byte]Holder)}
+	b.clients = clients{of: b, readers: make(map[Held][]Client)}
 	b.changed = sync.NewCond(&b.mu)
 	return b
 }
@@ -427,9 +427,6 @@ func (a *Allowance) ReleaseAll() { a.Release(math.MaxInt64) }
 func (b *Budget) AddUnstored(body []byte, of Holder) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.unstored == nil {
-		b.unstored = make(map[*byte]Holder)
-	}
 	b.unstored[&body[0]] = of
 }
 
@@ -472,9 +469,6 @@ func (a *Allowance) Share(body []byte, held bool) (of Held, release func()) {
 		}
 		s = &sharedBody{allowance: Allowance{Budget: b}}
 		s.allowance.addLocked(size)
-		if b.shared == nil {
-			b.shared = make(map[*byte]*sharedBody)
-		}
 		b.shared[&body[0]] = s
 	}
 	s.users++

@@ -46,9 +46,6 @@ func (b *Budget) AddClient(c Client, of Held) {
 	s := &b.clients
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.readers == nil {
-		s.readers = make(map[Held][]Client)
-	}
 	s.readers[of] = append(s.readers[of], c)
 	if s.timer == nil {
 		s.timer = time.AfterFunc(sampleInterval, s.sample)

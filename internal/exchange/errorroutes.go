@@ -92,11 +92,6 @@ func (x *exchange) serveErrorRoutes(r *http.Request, cause error, isPage bool) b
 	return page.answered()
 }
 
-// isAnswered reports whether a final status was written.
-func isAnswered(r caddyhttp.ResponseRecorder) bool {
-	return r.Status() >= 200 || r.Status() == http.StatusSwitchingProtocols
-}
-
 // errorPageRequest returns a request with which error routes can show a page, but execute nothing.
 func errorPageRequest(r *http.Request) *http.Request {
 	page := receivedRequest(r).WithContext(clientContext(r.Context()))

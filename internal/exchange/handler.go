@@ -154,15 +154,16 @@ func (x *exchange) passUnclaimed() error {
 	r, cancel := upstream.Once(x.r, x.repl())
 	defer cancel(nil)
 	err := x.next.ServeHTTP(to, r)
+	answered := to.Status() >= 200 || to.Status() == http.StatusSwitchingProtocols
 	_, proxied := x.repl().Get(upstream.Address)
 	switch {
-	case err == nil && !isAnswered(to) && !proxied:
+	case err == nil && !answered && !proxied:
 		x.refuseNoHandler("", 0)
 	case err == nil:
 	case x.Key() != (idempotency.Key{}): // under on_store_error pass
 		x.fail(err)
 	default:
-		return x.returnError(err, isAnswered(to))
+		return x.returnError(err, answered)
 	}
 	return nil
 }

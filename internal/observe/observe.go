@@ -187,7 +187,9 @@ func (t *tap) run() {
 		if t.response.tee != nil {
 			t.response.tee.discard()
 		}
-		t.close()
+		t.Count()
+		t.Request.Close()
+		t.leaveStore()
 	}()
 	run, policy := t.observeKey()
 	t.decided.Store(true)
@@ -197,13 +199,6 @@ func (t *tap) run() {
 		return
 	}
 	t.finish(run, policy, <-t.ended)
-}
-
-// close releases what the copy holds.
-func (t *tap) close() {
-	t.Count()
-	t.Request.Close()
-	t.leaveStore()
 }
 
 func (t *tap) leaveStore() {
@@ -251,7 +246,7 @@ func (t *tap) claim(c *identify.Claim) *engine.Run {
 	request := &engine.Request{
 		Key: c.Key, Origin: t.Origin(), Label: t.MetricLabel(), Fingerprint: c.Fingerprint, Policy: c.Policy,
 		Timeout: t.Timeout + budget.RoomTimeout, Observed: true,
-		Force: t.keys.Force != "" && t.r.Header.Get(t.keys.Force) == "true",
+		Force: t.keys.TakeForce(t.r),
 	}
 	decision, err := t.decide(request)
 	if err != nil {

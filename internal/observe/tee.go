@@ -139,16 +139,15 @@ type observedWriter struct {
 
 // WriteHeader implements [http.ResponseWriter].
 func (w *observedWriter) WriteHeader(status int) {
-	if w.status == 0 && (status >= 200 || status == http.StatusSwitchingProtocols) {
-		w.status = status
-		w.begin(status)
+	if status >= 200 || status == http.StatusSwitchingProtocols {
+		w.setStatus(status)
 	}
 	w.ResponseWriterWrapper.WriteHeader(status)
 }
 
 // Write implements [http.ResponseWriter].
 func (w *observedWriter) Write(p []byte) (int, error) {
-	w.noteBody()
+	w.setStatus(http.StatusOK)
 	n, err := w.ResponseWriterWrapper.Write(p)
 	w.written += int64(n)
 	if w.tee != nil {
@@ -164,7 +163,7 @@ type writerOnly struct{ io.Writer }
 
 // ReadFrom implements [io.ReaderFrom].
 func (w *observedWriter) ReadFrom(r io.Reader) (int64, error) {
-	w.noteBody()
+	w.setStatus(http.StatusOK)
 	if w.tee != nil || w.answer != nil {
 		return io.Copy(writerOnly{w}, r)
 	}
@@ -173,15 +172,13 @@ func (w *observedWriter) ReadFrom(r io.Reader) (int64, error) {
 	return n, err
 }
 
-func (w *observedWriter) noteBody() {
-	if w.status == 0 {
-		w.status = http.StatusOK
-		w.begin(w.status)
+// setStatus records the final status, unless there is one, and starts to read the part of an answer that would be
+// kept.
+func (w *observedWriter) setStatus(status int) {
+	if w.status != 0 {
+		return
 	}
-}
-
-// begin starts to read the part of an answer that would be kept.
-func (w *observedWriter) begin(status int) {
+	w.status = status
 	if w.answer != nil {
 		w.answer.Begin(status, w.Header(), func(room *budget.Allowance, n int) bool { return room.Admit(n) == nil })
 	}

@@ -91,7 +91,7 @@ var (
 
 	errNoResponse = caddyhttp.Error(http.StatusBadGateway, errors.New("the upstream gave no response"))
 	errCutOff     = caddyhttp.Error(http.StatusBadGateway, errors.New("the response was cut off"))
-	errSentTwice  = caddyhttp.Error(http.StatusBadGateway, errors.New(errResent.Error()))
+	errSentTwice  = caddyhttp.Error(http.StatusBadGateway, errNotResent)
 )
 
 // PanicError returns the error that stands for a panic.

@@ -88,16 +88,14 @@ type attempt struct {
 	dialed bool
 }
 
-// errResent cancels a run whose request would be sent again. reverse_proxy takes it for a request
-// whose client has left, which does not count as a failure of the upstream.
-var errResent error = resentError{}
+// errNotResent is why a run ends whose request would be sent again.
+var errNotResent = errors.New("the connection broke, and the request is not sent again: the upstream may have executed it")
 
-type resentError struct{}
+// errResent cancels such a run. reverse_proxy takes it for a request whose client has left, which does not
+// count as a failure of the upstream.
+var errResent error = resentError{errNotResent}
 
-// Error implements error.
-func (resentError) Error() string {
-	return "the connection broke, and the request is not sent again: the upstream may have executed it"
-}
+type resentError struct{ error }
 
 // Is makes it a [context.Canceled].
 func (resentError) Is(target error) bool { return target == context.Canceled }
@@ -316,7 +314,7 @@ func Once(r *http.Request, repl *caddy.Replacer) (*http.Request, context.CancelC
 		return r, func(error) {}
 	}
 	ctx, cancel := context.WithCancelCause(r.Context())
-	trace := &Trace{Request: r, Cancel: func(error) { cancel(errors.New(errResent.Error())) }} // not a context.Canceled: reverse_proxy answers it with 502, not 499
+	trace := &Trace{Request: r, Cancel: func(error) { cancel(errNotResent) }} // not a context.Canceled: reverse_proxy answers it with 502, not 499
 	trace.Request = r.WithContext(trace.Attach(ctx, repl))
 	return trace.Request, cancel
 }
