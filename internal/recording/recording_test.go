@@ -11,16 +11,39 @@ import (
 	"github.com/caddy-dedup/caddy-dedup/internal/budget"
 )
 
-// begun returns a recording without any bytes.
-func begun(allowance *budget.Allowance) *Recording {
+// begun returns a recording without any bytes, which has a large budget.
+func begun() *Recording {
 	r := new(Recording)
-	r.Init(allowance)
+	r.Init(&budget.Allowance{Budget: budget.New(1 << 30)})
 	return r
 }
 
-// readAll reads what a reader can have now, and returns how far the recording is.
-func (rd *Reader) readAll(t *testing.T) (string, State) {
+func wantUsed(t *testing.T, r *Recording, want int64) {
 	t.Helper()
+	if got := r.Allowance.Budget.Used(); got != want {
+		t.Errorf("%d bytes are in use, want %d", got, want)
+	}
+}
+
+// readUntilEnd reads to the end of the recording. Each read takes some time. It returns how many bytes it has read.
+func (rd *Reader) readUntilEnd(takes time.Duration) (n int) {
+	for {
+		shown, state, changed := rd.next()
+		switch {
+		case len(shown) > 0:
+			time.Sleep(takes)
+			n += len(shown)
+			rd.took(len(shown))
+		case state == Whole || state == Cut:
+			return n
+		default:
+			<-changed
+		}
+	}
+}
+
+// readAll reads what a reader can have now, and returns how far the recording is.
+func (rd *Reader) readAll() (string, State) {
 	var got strings.Builder
 	for {
 		shown, state, _ := rd.next()
@@ -43,8 +66,7 @@ func passed(t *testing.T, r *Recording, n int) {
 // they have read is dropped. A slow reader is cut, and delays no other.
 func TestPassingBodyReachesAllItsReaders(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b, next := budgetOf(1 << 30)
-		r := begun(next())
+		r := begun()
 		readers := []*Reader{r.NewReader(), r.NewReader(), r.NewReader()}
 		const own, fast, slow = 1, 0, 2
 		r.own = readers[own]
@@ -56,22 +78,7 @@ func TestPassingBodyReachesAllItsReaders(t *testing.T) {
 		got := make([]int, len(readers))
 		var done sync.WaitGroup
 		for n, rd := range readers {
-			done.Go(func() {
-				for {
-					shown, state, changed := rd.next()
-					if len(shown) == 0 && state != Growing && state != Passing {
-						return
-					}
-					if len(shown) == 0 {
-						<-changed
-						continue
-					}
-					time.Sleep(time.Duration(n*n) * time.Second) // each at its own pace
-					taken := min(len(shown), maxWrite)
-					got[n] += taken
-					rd.took(taken)
-				}
-			})
+			done.Go(func() { got[n] = rd.readUntilEnd(time.Duration(n*n) * time.Second) }) // each at its own pace
 		}
 		for range pieces {
 			passed(t, r, window/2)
@@ -94,32 +101,18 @@ func TestPassingBodyReachesAllItsReaders(t *testing.T) {
 			rd.Leave()
 			rd.Leave()
 		}
-		wantUsed(t, b, 0)
+		wantUsed(t, r, 0)
 	})
 }
 
 // A follower that is fast enough is not cut for what a slow one has delayed.
 func TestSlowFollowerCutsNoFastOne(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		_, next := budgetOf(1 << 30)
-		r := begun(next())
+		r := begun()
 		own, fast, slow := r.NewReader(), r.NewReader(), r.NewReader()
 		r.own = own
-		for rd, took := range map[*Reader]time.Duration{own: time.Millisecond, fast: time.Millisecond} {
-			go func() {
-				for {
-					shown, state, changed := rd.next()
-					if len(shown) == 0 && state == Cut {
-						return
-					}
-					if len(shown) == 0 {
-						<-changed
-						continue
-					}
-					time.Sleep(took)
-					rd.took(len(shown))
-				}
-			}()
+		for _, rd := range []*Reader{own, fast} {
+			go rd.readUntilEnd(time.Millisecond)
 		}
 		for range 10 {
 			passed(t, r, window)
@@ -138,8 +131,7 @@ func TestSlowFollowerCutsNoFastOne(t *testing.T) {
 // Followers delay the run's client by a second in all, however many they are and whenever they stop.
 func TestFollowersDelayTogether(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		_, next := budgetOf(1 << 30)
-		r := begun(next())
+		r := begun()
 		own := r.NewReader()
 		r.own = own
 		var followers []*Reader
@@ -150,20 +142,14 @@ func TestFollowersDelayTogether(t *testing.T) {
 		for n := range 30 { // after each window, one more stops
 			passed(t, r, window)
 			for i, rd := range append([]*Reader{own}, followers[min(n, len(followers)):]...) {
-				for {
-					shown, state, _ := rd.next()
-					if len(shown) == 0 {
-						if i == 0 && state == Cut {
-							t.Fatal("the run's client was cut")
-						}
-						break
-					}
-					rd.took(len(shown))
+				if _, state := rd.readAll(); i == 0 && state == Cut {
+					t.Fatal("the run's client was cut")
 				}
 			}
 		}
-		if took := time.Since(began); took > maxDelay {
-			t.Errorf("the client was delayed for %v", took)
+		held, _ := r.Held()
+		if took := time.Since(began); took > maxDelay || held > maxLag+window {
+			t.Errorf("the client was delayed for %v, and %d bytes are held", took, held)
 		}
 		r.Close(Cut)
 	})
@@ -173,8 +159,7 @@ func TestFollowersDelayTogether(t *testing.T) {
 // slowly it is read.
 func TestPassingBodyTakesNoRoom(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b, next := budgetOf(1 << 30)
-		r := begun(next())
+		r := begun()
 		rd := r.NewReader()
 		r.Allowance.Count(100)
 		r.Add(make([]byte, 100))
@@ -184,7 +169,7 @@ func TestPassingBodyTakesNoRoom(t *testing.T) {
 			synctest.Wait()
 			shown, _, _ := rd.next()
 			rd.took(len(shown))
-			wantUsed(t, b, 0)
+			wantUsed(t, r, 0)
 			if held, _ := r.Held(); held > 2*window {
 				t.Errorf("%d bytes are held", held)
 			}
@@ -198,8 +183,7 @@ func TestPassingBodyTakesNoRoom(t *testing.T) {
 
 // The rest of a passing body is not needed when its last reader has left.
 func TestPassingBodyWithoutReadersIsAbandoned(t *testing.T) {
-	_, next := budgetOf(1 << 30)
-	r := begun(next())
+	r := begun()
 	abandoned := 0
 	first, second := r.NewReader(), r.NewReader()
 	r.WhenAbandoned(func() { abandoned++ })
@@ -219,21 +203,20 @@ func TestPassingBodyWithoutReadersIsAbandoned(t *testing.T) {
 
 // A body that is kept goes on without readers, and is held until it is stored.
 func TestKeptBodyNeedsNoReaders(t *testing.T) {
-	b, next := budgetOf(1 << 30)
-	r := begun(next())
+	r := begun()
 	r.NewReader().Leave()
 	r.Allowance.Count(4)
 	r.Add([]byte("body"))
 	r.Keep()
 	late := r.NewReader()
 	r.Close(Whole)
-	if got, state := late.readAll(t); got != "body" || state != Whole {
+	if got, state := late.readAll(); got != "body" || state != Whole {
 		t.Errorf("a late reader got %q, state %d", got, state)
 	}
 	late.Leave()
-	wantUsed(t, b, 4)
+	wantUsed(t, r, 4)
 	r.Unkeep()
-	wantUsed(t, b, 0)
+	wantUsed(t, r, 0)
 	if r.NewReader() != nil {
 		t.Error("a reader can begin although the bytes are gone")
 	}
@@ -242,7 +225,7 @@ func TestKeptBodyNeedsNoReaders(t *testing.T) {
 // Whose first bytes are gone nobody can begin to follow, also while the engine still
 // tries to store that the response is not kept.
 func TestNobodyBeginsBehindDroppedBytes(t *testing.T) {
-	r := begun(room())
+	r := begun()
 	own := r.NewReader()
 	r.Add([]byte("begun"))
 	r.Keep() // the store is down: the settlement is still to be stored
@@ -250,7 +233,7 @@ func TestNobodyBeginsBehindDroppedBytes(t *testing.T) {
 	own.Leave()
 	r.Close(Whole)
 	if rd := r.NewReader(); rd != nil {
-		got, state := rd.readAll(t)
+		got, state := rd.readAll()
 		t.Errorf("a reader gets %q, and takes it for whole: %v", got, state == Whole)
 	}
 }
@@ -262,16 +245,18 @@ func TestDeclaredResponsesAreCounted(t *testing.T) {
 		declared, most int64
 		pieces         []int
 		takes          []int
+		passing        int64 // bytes that are taken when the body begins to pass
 	}{
-		"declared":          {100, 1000, []int{30, 30, 40}, []int{100, 0, 0}},
-		"at once":           {100, 1000, []int{100}, []int{100}},
-		"nothing first":     {100, 1000, []int{0, 40, 60}, []int{0, 100, 0}},
-		"not declared":      {-1, 1000, []int{30, 30}, []int{30, 30}},
-		"larger than kept":  {5000, 1000, []int{300, 700}, []int{1000, 0}},
-		"more than it says": {100, 1000, []int{60, 60}, []int{100, 60}},
+		"declared":          {100, 1000, []int{30, 30, 40}, []int{100, 0, 0}, 100},
+		"at once":           {100, 1000, []int{100}, []int{100}, 100},
+		"nothing first":     {100, 1000, []int{0, 40, 60}, []int{0, 100, 0}, 100},
+		"not declared":      {-1, 1000, []int{30, 30}, []int{30, 30}, 60},
+		"larger than kept":  {5000, 1000, []int{300, 700}, []int{1000, 0}, 1000},
+		"not all of it":     {5000, 1000, []int{300}, []int{1000}, 300},
+		"more than it says": {100, 1000, []int{60, 60}, []int{100, 60}, 160},
 	} {
 		t.Run(name, func(t *testing.T) {
-			r := begun(room())
+			r := begun()
 			r.Declared = c.declared
 			var written int64
 			for i, n := range c.pieces {
@@ -286,12 +271,10 @@ func TestDeclaredResponsesAreCounted(t *testing.T) {
 			if err := r.Pass([]byte("x")); err != nil {
 				t.Fatal(err)
 			}
-			if held := int64(r.body.Len()); r.Allowance.Taken() > held+int64(c.takes[len(c.takes)-1]) {
-				t.Errorf("%d bytes are held, %d counted", held, r.Allowance.Taken())
-			}
-			own.readAll(t)
+			wantUsed(t, r, c.passing)
+			own.readAll()
 			own.Leave()
-			wantUsed(t, r.Allowance.Budget, 0)
+			wantUsed(t, r, 0)
 		})
 	}
 }
@@ -300,33 +283,17 @@ func TestDeclaredResponsesAreCounted(t *testing.T) {
 // were declared, and nothing else would tell its client.
 func TestCutBodyLacksItsLastByte(t *testing.T) {
 	for end, rest := range map[State]string{Whole: "e", Cut: ""} {
-		_, next := budgetOf(1 << 30)
-		r := begun(next())
+		r := begun()
 		r.Declared = 5
 		rd := r.NewReader()
 		r.Add([]byte("whole"))
-		if got, _ := rd.readAll(t); got != "whol" {
+		if got, _ := rd.readAll(); got != "whol" {
 			t.Errorf("before its end it shows %q", got)
 		}
 		r.Close(end)
-		if got, state := rd.readAll(t); got != rest || state != end {
+		if got, state := rd.readAll(); got != rest || state != end {
 			t.Errorf("at the end %v it shows %q, %v; want %q", end, got, state, rest)
 		}
-	}
-}
-
-// budgetOf returns a budget and a function that makes allowances of it.
-func budgetOf(limit int64) (*budget.Budget, func() *budget.Allowance) {
-	b := budget.New(limit)
-	return b, func() *budget.Allowance { return &budget.Allowance{Budget: b} }
-}
-
-func room() *budget.Allowance { return &budget.Allowance{Budget: budget.New(1 << 30)} }
-
-func wantUsed(t *testing.T, b *budget.Budget, want int64) {
-	t.Helper()
-	if got := b.Used(); got != want {
-		t.Errorf("%d bytes are in use, want %d", got, want)
 	}
 }
 
@@ -334,8 +301,7 @@ func wantUsed(t *testing.T, b *budget.Budget, want int64) {
 // client has taken nothing for Patience since it had to. It may have had nothing to take before.
 func TestBodyWaitsForItsClientOnlyBeforeTheLastBytes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b, next := budgetOf(1 << 30)
-		r := begun(next())
+		r := begun()
 		r.Patience = 10 * time.Second
 		own := r.NewReader()
 		r.own = own
@@ -344,24 +310,25 @@ func TestBodyWaitsForItsClientOnlyBeforeTheLastBytes(t *testing.T) {
 			r.PassAhead(make([]byte, n))
 		}
 		pass(10 * window)
-		if r.AwaitClient(9*window + 1); b.Used() != 10*window { // at once
-			t.Errorf("%d bytes are taken", b.Used())
-		}
+		r.AwaitClient(9*window + 1) // at once
+		wantUsed(t, r, 10*window)
 		time.Sleep(time.Hour) // the client has had all that it could wait for
 		start := time.Now()
-		time.AfterFunc(9*time.Second, func() { own.readAll(t) })
+		time.AfterFunc(9*time.Second, func() { own.readAll() })
 		r.AwaitClient(0)
 		synctest.Wait() // the client has read the window, too
-		if waited := time.Since(start); waited != 9*time.Second || b.Used() != 0 {
-			t.Errorf("waited for %v, and %d bytes are taken", waited, b.Used())
+		if waited := time.Since(start); waited != 9*time.Second {
+			t.Errorf("waited for %v", waited)
 		}
+		wantUsed(t, r, 0)
 		start = time.Now()
 		pass(2 * window)
 		if r.AwaitClient(0); time.Since(start) != 10*time.Second {
 			t.Errorf("waited for %v", time.Since(start))
 		}
-		if _, state := own.readAll(t); state != Cut || b.Used() != 0 {
-			t.Errorf("the client is %v, and %d bytes are taken", state, b.Used())
+		if _, state := own.readAll(); state != Cut {
+			t.Errorf("the client is %v", state)
 		}
+		wantUsed(t, r, 0)
 	})
 }
