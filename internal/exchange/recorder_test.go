@@ -1,7 +1,7 @@
 package exchange
 
 import (
-	"bufio"
+	"bytes"
 	"cmp"
 	"context"
 	"errors"
@@ -9,6 +9,8 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"net/http/httptrace"
+	"net/textproto"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -23,6 +25,7 @@ import (
 	"github.com/caddy-dedup/caddy-dedup/internal/engine"
 	"github.com/caddy-dedup/caddy-dedup/internal/httpfield"
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
+	"github.com/caddy-dedup/caddy-dedup/internal/recording"
 	"github.com/caddy-dedup/caddy-dedup/internal/report"
 	"github.com/caddy-dedup/caddy-dedup/internal/store/memory"
 	"github.com/caddy-dedup/caddy-dedup/internal/upstream"
@@ -45,7 +48,7 @@ func serveCaptured(t *testing.T, maxBody int64, handler http.HandlerFunc, settle
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Server", "in front")
 		var e *execution
-		e = newExecution(t, w, r, Config{MaxResponseBody: maxBody}, func(s idempotency.Settlement) {
+		e = newExecution(t, w, Config{MaxResponseBody: maxBody}, func(s idempotency.Settlement) {
 			settle(captured{
 				status: s.Response.Status, body: string(s.Response.Body), omitted: s.Response.Omitted,
 				streaming: e.response.streaming, whole: s.State == idempotency.Complete, header: s.Response.Header,
@@ -68,12 +71,12 @@ func end(e *execution) { e.deliver(e.finish(e.ended(nil))) }
 
 // executionOn returns the run of a request whose client may read as slowly as it likes.
 func executionOn(t *testing.T, w http.ResponseWriter, maxBody int64) *execution {
-	return newExecution(t, w, httptest.NewRequest(http.MethodPost, "/", nil), Config{MaxResponseBody: maxBody}, func(idempotency.Settlement) {})
+	return newExecution(t, w, Config{MaxResponseBody: maxBody}, nil)
 }
 
 // newExecution is executionOn with a configuration, which has a large budget unless it says otherwise.
-// settle is called when the run is settled.
-func newExecution(t *testing.T, w http.ResponseWriter, r *http.Request, c Config, settle func(idempotency.Settlement)) *execution {
+// settle, if it is not nil, is called when the run is settled.
+func newExecution(t *testing.T, w http.ResponseWriter, c Config, settle func(idempotency.Settlement)) *execution {
 	policy := &idempotency.Policy{Terms: idempotency.Terms{Lease: time.Hour, Retention: time.Hour}}
 	runs := engine.New(&settling{memory.New(64 << 20), settle}, engine.Options{
 		Timeout: time.Minute, Logger: zap.NewNop(),
@@ -86,7 +89,7 @@ func newExecution(t *testing.T, w http.ResponseWriter, r *http.Request, c Config
 	}
 	c.Timeout, c.Budget = time.Hour, cmp.Or(c.Budget, budget.New(1<<30))
 	c.Report = &report.Reporter{Observer: noCounts{}, Logger: zap.NewNop()}
-	r = r.WithContext(context.WithValue(r.Context(), caddy.ReplacerCtxKey, caddy.NewReplacer()))
+	r := httptest.NewRequestWithContext(context.WithValue(t.Context(), caddy.ReplacerCtxKey, caddy.NewReplacer()), http.MethodPost, "/", nil)
 	x := &exchange{Handler: New(c), w: w, r: r, info: new(report.Info)}
 	x.Request.Init(x.keys, c.Report, c.Budget, w, r, x.info)
 	e := &execution{exchange: x, run: decision.(*engine.Run), policy: policy}
@@ -104,7 +107,9 @@ type settling struct {
 }
 
 func (s *settling) Settle(ctx context.Context, key idempotency.Key, claimed *idempotency.Record, settlement idempotency.Settlement) error {
-	s.settle(settlement)
+	if s.settle != nil {
+		s.settle(settlement)
+	}
 	return s.Store.Settle(ctx, key, claimed, settlement)
 }
 
@@ -122,7 +127,7 @@ func TestRunWithoutRoomIsNotKept(t *testing.T) {
 		others.Count(2 * budget.SmallBody)
 		deduptest.KeepBusy(t, others)
 		client, settled := httptest.NewRecorder(), 0
-		c := newExecution(t, client, httptest.NewRequest(http.MethodPost, "/", nil), Config{MaxResponseBody: 1 << 20, Budget: room}, func(idempotency.Settlement) {
+		c := newExecution(t, client, Config{MaxResponseBody: 1 << 20, Budget: room}, func(idempotency.Settlement) {
 			if settled++; client.Body.Len() != 0 {
 				t.Errorf("its client has %d bytes before it is settled", client.Body.Len())
 			}
@@ -169,7 +174,7 @@ func TestCopyForTheStoreWaitsForRoom(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				room := budget.New(5 * budget.SmallBody)
 				client := httptest.NewRecorder()
-				e := newExecution(t, client, httptest.NewRequest(http.MethodPost, "/", nil), Config{MaxResponseBody: 1 << 20, Budget: room}, func(idempotency.Settlement) {})
+				e := newExecution(t, client, Config{MaxResponseBody: 1 << 20, Budget: room}, nil)
 				r := &e.response
 				r.encrypted = c.encrypted
 				others := &budget.Allowance{Budget: room}
@@ -212,10 +217,6 @@ func TestCapture(t *testing.T) {
 				fmt.Fprint(w, "created")
 			},
 			want: captured{status: 201, body: "created", whole: true},
-		},
-		"no body": {
-			handler: func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(204) },
-			want:    captured{status: 204, whole: true},
 		},
 		"second status ignored": {
 			handler: func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(202); w.WriteHeader(500) },
@@ -293,57 +294,45 @@ func TestCapture(t *testing.T) {
 	}
 }
 
-// Nothing of a buffered response, and not the last byte of a declared one,
-// reaches the client before the run is settled.
+// Nothing of a buffered response, and not the last byte of a declared one, reaches the client before the run is
+// settled.
 func TestCaptureHoldsTheEndBack(t *testing.T) {
-	tests := map[string]struct {
-		handler http.HandlerFunc
-		before  string
-		whole   string
+	for name, c := range map[string]struct {
+		declared string
+		parts    []string
+		flushed  bool   // each part
+		before   string // what the client has when the run is settled
 	}{
-		"declared stream": {
-			handler: func(w http.ResponseWriter, _ *http.Request) {
-				w.Header().Set("Content-Length", "6")
-				for _, part := range []string{"abc", "def"} {
-					fmt.Fprint(w, part)
-					_ = http.NewResponseController(w).Flush()
-				}
-			},
-			before: "abcde", whole: "abcdef",
-		},
-		"flushed after all was written": {
-			handler: func(w http.ResponseWriter, _ *http.Request) {
-				w.Header().Set("Content-Length", "6")
-				fmt.Fprint(w, "abcdef")
-				_ = http.NewResponseController(w).Flush()
-			},
-			before: "abcde", whole: "abcdef",
-		},
-		"past the limit": {
-			handler: func(w http.ResponseWriter, _ *http.Request) {
-				w.Header().Set("Content-Length", "100")
-				fmt.Fprint(w, strings.Repeat("a", 60))
-				fmt.Fprint(w, strings.Repeat("b", 40))
-				_ = http.NewResponseController(w).Flush()
-			},
-			// Its run is settled where it outgrows what is kept, and before these bytes pass.
-			before: strings.Repeat("a", 60),
-			whole:  strings.Repeat("a", 60) + strings.Repeat("b", 40),
-		},
-	}
-	for name, test := range tests {
+		"buffered":        {"", []string{"abc", "def"}, false, ""},
+		"stream":          {"", []string{"abc", "def"}, true, "abcdef"},
+		"declared stream": {"6", []string{"abc", "def"}, true, "abcde"},
+		"past the limit":  {"100", []string{strings.Repeat("a", 60), strings.Repeat("b", 40)}, false, strings.Repeat("a", 60)},
+	} {
 		t.Run(name, func(t *testing.T) {
-			settled := make(chan struct{})
-			response := serveCaptured(t, 64, test.handler, func(captured) { <-settled }) //nolint:bodyclose // it does, at the end
-			before := make([]byte, len(test.before))
-			if _, err := io.ReadFull(response.Body, before); err != nil || string(before) != test.before {
-				t.Fatalf("before the run was settled the client got %q, %v; want %q", before, err, test.before)
-			}
-			close(settled)
-			rest, err := io.ReadAll(response.Body)
-			if err != nil || string(before)+string(rest) != test.whole {
-				t.Errorf("the client got %q then %q, %v", before, rest, err)
-			}
+			synctest.Test(t, func(t *testing.T) {
+				client := httptest.NewRecorder()
+				e := newExecution(t, client, Config{MaxResponseBody: 64}, func(idempotency.Settlement) {
+					synctest.Wait()
+					if got := client.Body.String(); got != c.before {
+						t.Errorf("before the run was settled the client got %q, want %q", got, c.before)
+					}
+				})
+				if c.declared != "" {
+					e.Header().Set("Content-Length", c.declared)
+				}
+				for _, part := range c.parts {
+					if _, err := io.WriteString(e, part); err != nil {
+						t.Fatal(err)
+					}
+					if c.flushed {
+						e.Flush()
+					}
+				}
+				end(e)
+				if got := client.Body.String(); got != strings.Join(c.parts, "") {
+					t.Errorf("the client got %q", got)
+				}
+			})
 		})
 	}
 }
@@ -362,40 +351,25 @@ func TestCaptureNoticesAWrongLength(t *testing.T) {
 	}
 }
 
+// goneClient is a client that has left.
+type goneClient struct{ *httptest.ResponseRecorder }
+
+func (goneClient) Write([]byte) (int, error) { return 0, io.ErrClosedPipe }
+
 // A handler behind writes on when the client is gone: the run is captured whole.
 func TestCaptureGoesOnWithoutClient(t *testing.T) {
-	done := make(chan captured, 1)
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		c := executionOn(t, w, 1<<20)
-		fmt.Fprint(c, "first,")
-		c.Flush()
-		<-r.Context().Done()
-		for range 1000 {
-			if _, err := fmt.Fprint(c, "more"); err != nil {
-				t.Errorf("writing failed: %v", err)
-			}
-			c.Flush()
+	e := executionOn(t, goneClient{httptest.NewRecorder()}, 1<<20)
+	want := ""
+	for range 1000 {
+		if _, err := io.WriteString(e, "more"); err != nil {
+			t.Fatal(err)
 		}
-		done <- captured{body: string(c.response.toStore().Body), whole: !c.ended(nil).Broken}
-		end(c) // the server must have its writer back for itself
-	}))
-	defer server.Close()
-	ctx, leave := context.WithCancel(context.Background())
-	r, err := http.NewRequestWithContext(ctx, http.MethodPost, server.URL, nil)
-	if err != nil {
-		t.Fatal(err)
+		want += "more"
+		e.Flush()
+		<-e.response.delivered // it has left
 	}
-	response, err := http.DefaultClient.Do(r)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := bufio.NewReader(response.Body).ReadString(','); err != nil {
-		t.Fatal(err)
-	}
-	leave()
-	response.Body.Close()
-	if got := <-done; got.body != "first,"+strings.Repeat("more", 1000) || !got.whole {
-		t.Errorf("captured %d bytes, whole %v", len(got.body), got.whole)
+	if got := string(e.response.toStore().Body); got != want || e.ended(nil).Broken {
+		t.Errorf("captured %d bytes, broken: %v", len(got), e.ended(nil).Broken)
 	}
 }
 
@@ -462,24 +436,22 @@ func TestHandlersInFrontSeeTheStatusInTheRequestsGoroutine(t *testing.T) {
 	}
 }
 
+// deadlineClient is a client whose deadline nobody may set.
+type deadlineClient struct {
+	*httptest.ResponseRecorder
+	t *testing.T
+}
+
+func (c deadlineClient) SetWriteDeadline(time.Time) error {
+	c.t.Error("the client's deadline is set")
+	return nil
+}
+
 // Who writes to the recording has no client whose pace could be limited.
 func TestHandlersBehindHaveNoWriteDeadline(t *testing.T) {
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		c := executionOn(t, w, 1<<20)
-		if err := http.NewResponseController(c).SetWriteDeadline(time.Now()); !errors.Is(err, http.ErrNotSupported) {
-			t.Errorf("got %v", err)
-		}
-		fmt.Fprint(c, "all")
-		end(c)
-	}))
-	defer server.Close()
-	answer, err := http.Get(server.URL)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer answer.Body.Close()
-	if body, err := io.ReadAll(answer.Body); string(body) != "all" || err != nil {
-		t.Errorf("the client got %q, %v", body, err)
+	e := executionOn(t, deadlineClient{httptest.NewRecorder(), t}, 1<<20)
+	if err := http.NewResponseController(e).SetWriteDeadline(time.Now()); !errors.Is(err, http.ErrNotSupported) {
+		t.Errorf("got %v", err)
 	}
 }
 
@@ -563,7 +535,7 @@ func (p heldPart) Held() int { return p.bytes }
 func TestLargeHeaderIsSentWhileItCounts(t *testing.T) {
 	for size, flushed := range map[int]bool{budget.SmallBody / 2: false, 2 * budget.SmallBody: true} {
 		room, client := budget.New(1<<20), httptest.NewRecorder()
-		e := newExecution(t, client, httptest.NewRequest(http.MethodPost, "/", nil), Config{MaxResponseBody: 1 << 20, Budget: room}, func(idempotency.Settlement) {})
+		e := newExecution(t, client, Config{MaxResponseBody: 1 << 20, Budget: room}, nil)
 		e.Header().Set("X-Large", strings.Repeat("x", size))
 		e.WriteHeader(http.StatusNoContent)
 		if used := room.Used(); flushed != (used >= int64(size)) {
@@ -612,4 +584,132 @@ func TestToolCallsAnswerIsHeldOnce(t *testing.T) {
 	if held := e.response.record.Bytes(); len(held) != 500<<10 || &held[0] != &answer.body[0] {
 		t.Errorf("%d bytes are held, and %d were read", len(held), len(answer.body))
 	}
+}
+
+// A status that is none ends the run as it would without dedup, and is no informational
+// response that is left out.
+func TestStatusThatIsNone(t *testing.T) {
+	for _, status := range []int{-1, 0, 42, 99, 1000} {
+		func() {
+			c := executionOn(t, httptest.NewRecorder(), 64)
+			defer func() {
+				if recover() == nil || c.response.status != 0 {
+					t.Errorf("%d: captured %d", status, c.response.status)
+				}
+			}()
+			c.WriteHeader(status)
+		}()
+	}
+}
+
+// 1xx goes to the client at once and is not the answer.
+func TestCapturePassesEarlyHints(t *testing.T) {
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		c := executionOn(t, w, 64)
+		c.Header().Set("Link", "</style.css>; rel=preload")
+		c.WriteHeader(http.StatusEarlyHints)
+		c.Header().Del("Link")
+		c.WriteHeader(http.StatusCreated)
+		if c.response.status != http.StatusCreated || len(c.response.answered["Link"]) > 0 {
+			t.Errorf("captured %d %v", c.response.status, c.response.answered)
+		}
+		end(c)
+	}))
+	defer server.Close()
+	var hinted string
+	trace := &httptrace.ClientTrace{Got1xxResponse: func(_ int, header textproto.MIMEHeader) error {
+		hinted = header.Get("Link")
+		return nil
+	}}
+	r, err := http.NewRequestWithContext(httptrace.WithClientTrace(context.Background(), trace), http.MethodPost, server.URL, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	response, err := http.DefaultClient.Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	response.Body.Close()
+	if hinted == "" || response.StatusCode != http.StatusCreated || response.Header.Get("Link") != "" {
+		t.Errorf("hinted %q, then %d %v", hinted, response.StatusCode, response.Header)
+	}
+}
+
+// A run is settled as upgraded when it has the connection. One that does not get it,
+// as over HTTP/2, goes on, and its answer is kept like any other.
+func TestRunIsUpgradedWhenItHasTheConnection(t *testing.T) {
+	upgrades := 0
+	watched := func(w http.ResponseWriter) *execution {
+		return newExecution(t, w, Config{MaxResponseBody: 1000}, func(idempotency.Settlement) { upgrades++ })
+	}
+	c := watched(httptest.NewRecorder()) // it has no connection to hand over
+	if _, _, err := http.NewResponseController(c).Hijack(); err == nil || upgrades != 0 || c.response.upgraded {
+		t.Errorf("without a connection: %v, upgraded %d times", err, upgrades)
+	}
+	if _, err := c.Write([]byte("an answer")); err != nil || c.ended(nil).Broken || upgrades != 0 {
+		t.Errorf("the answer after that: %v, broken: %v, upgraded %d times", err, c.ended(nil).Broken, upgrades)
+	}
+
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		conn, _, err := http.NewResponseController(watched(w)).Hijack()
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		_, _ = conn.Write([]byte("HTTP/1.1 204 No Content\r\n\r\n"))
+		_ = conn.Close()
+	}))
+	defer server.Close()
+	got, err := http.Post(server.URL, "text/plain", strings.NewReader("request"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = got.Body.Close()
+	if got.StatusCode != http.StatusNoContent || upgrades != 1 {
+		t.Errorf("with a connection: %d, upgraded %d times", got.StatusCode, upgrades)
+	}
+}
+
+// A duplicate of a run whose response is not stored yet is answered although there is no room: the body is
+// held and counted already.
+func TestUnstoredBodyIsSharedByDuplicates(t *testing.T) {
+	const size = 900 << 10
+	b := budget.New(1 << 20)
+	run := &recorder{allowance: budget.Allowance{Budget: b}}
+	run.record.Init(&run.allowance)
+	run.record.AttachOwn(&run.own)
+	if !run.allowance.TryTake(size) {
+		t.Fatal("there is no room for the run")
+	}
+	run.record.Add(bytes.Repeat([]byte("x"), size))
+	body := run.record.Bytes()
+	run.keep(&idempotency.Response{Body: body})
+	run.record.Close(recording.Whole)
+	run.own.Leave() // its client has the response
+
+	other := &budget.Allowance{Budget: b}
+	wantUsed := func(want int64, when string) {
+		t.Helper()
+		if got := b.Used(); got != want {
+			t.Errorf("%d bytes are counted %s, want %d", got, when, want)
+		}
+	}
+	share := func() (release func()) {
+		_, release = other.Share(body, false)
+		return release
+	}
+	first, second := share(), share()
+	if first == nil || second == nil {
+		t.Fatal("a duplicate of a response that is not stored has to wait for room")
+	}
+	wantUsed(size, "for the run and two duplicates")
+	first()
+	run.stored()
+	wantUsed(size, "when it is stored, and a duplicate reads it")
+	if share() != nil {
+		t.Error("a duplicate of a stored response has room that there is not")
+	}
+	second()
+	second()
+	wantUsed(0, "at the end")
 }
