@@ -23,6 +23,23 @@ func wantUsed(t *testing.T, b *Budget, want int64) {
 	}
 }
 
+// keepBusy has others take and release room until stop is called, so that no run may exceed the limit.
+func keepBusy(others *Allowance) (stop func()) {
+	done := make(chan struct{})
+	go func() {
+		for {
+			select {
+			case <-done:
+				return
+			case <-time.After(stallTimeout / 2):
+				others.Count(1)
+				others.Release(1)
+			}
+		}
+	}()
+	return func() { close(done) }
+}
+
 const (
 	unit  = 100 << 10
 	limit = 10 * unit // nine tenths are 9 units
@@ -52,6 +69,8 @@ func TestBudget(t *testing.T) {
 		"not while there is progress":       {{of: "r1", units: 12, want: 0, waits: "r1"}, {of: "-", want: 12}, {of: "r2", units: 1, want: 12, waits: "r2"}, {of: "r1", units: -1, want: 11, waits: "r2"}, {of: "r1", units: -1, want: 10, waits: "r2"}, {of: "-", want: 11}},
 		"two allowances exceed as one":      {{of: "r1", units: 11, want: 0, waits: "r1"}, {of: "-", want: 11}, {of: "r1+", units: 3, want: 14}, {of: "r2", units: 1, want: 14, waits: "r2"}, {of: "r1", units: -11, want: 4}},
 		"two allowances wait as one":        {{of: "r1", units: 1, want: 1}, {of: "r2", units: 9, want: 10}, {of: "r3", units: 1, want: 10, waits: "r3"}, {of: "r1+", units: 1, want: 10, waits: "r3 r1+"}, {of: "-", want: 11, waits: "r3"}, {of: "r2", units: -9, want: 3}},
+		"two parts of a run wait":           {{of: "r1", units: 10, want: 10}, {of: "r2", units: 5, want: 10, waits: "r2"}, {of: "r2+", units: 5, want: 10, waits: "r2 r2+"}, {of: "-", want: 20}},
+		"a stall begins with the wait":      {{of: "r1", units: 10, want: 10}, {of: "r2", units: 5, want: 10, waits: "r2"}, {of: "r1", units: -10, want: 5}, {of: "-", want: 5}, {of: "r3", units: 5, want: 10}, {of: "r4", units: 1, want: 10, waits: "r4"}, {of: "-", want: 11}},
 		"runs before replays":               {{of: "r1", units: 10, want: 10}, {of: "p1", units: 1, want: 10, waits: "p1"}, {of: "r3", units: 5, want: 10, waits: "r3 p1"}, {of: "r1", units: -5, want: 10, waits: "p1"}, {of: "r3", units: -5, want: 6}},
 		"a request beside a run that waits": {{of: "r1", units: 10, want: 10}, {of: "q1", units: 1, want: 10, refuse: true}},
 	} {
@@ -181,19 +200,7 @@ func TestRunWaitsForRoomTimeout(t *testing.T) {
 		others, run := next(), next()
 		others.Count(limit)
 		began := time.Now()
-		done := make(chan struct{})
-		defer close(done)
-		go func() {
-			for {
-				select {
-				case <-done:
-					return
-				case <-time.After(stallTimeout / 2):
-					others.Count(1)
-					others.Release(1)
-				}
-			}
-		}()
+		defer keepBusy(others)()
 		time.AfterFunc(10*time.Second, func() { others.Release(unit) })
 		if !run.Take(unit) || time.Since(began) != 10*time.Second {
 			t.Errorf("the run waited for %v", time.Since(began))
