@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -92,7 +93,11 @@ func (c *recorder) setStatus(status int) {
 	if n := httpfield.Size(c.answered); n > budget.SmallBody { // it is held already
 		c.allowance.Count(n)
 	}
-	httpfield.RemoveForbiddenLength(status, c.answered)
+	if status == http.StatusNoContent {
+		// It must not have one (RFC 9110, section 8.6): an HTTP/2 client takes the response for a broken one. Over
+		// HTTP/1.1 the server removes it.
+		delete(c.answered, "Content-Length")
+	}
 	if c.answer != nil && c.answer.Begin(status, c.answered, c.takeAnswerRoom) {
 		c.record.Declared = -1 // its client gets the end when the run is settled, not when the last byte has come
 		delete(c.answered, "Content-Length")
@@ -435,20 +440,10 @@ func replaceHeader(w http.ResponseWriter, header http.Header) {
 
 // sendTrailers sends the trailers that were added to the header after the status.
 func (c *recorder) sendTrailers() {
-	if !httpfield.HasTrailers(c.header) {
-		return
-	}
-	announced := make(map[string]bool)
-	for _, line := range c.header["Trailer"] {
-		for name := range strings.SplitSeq(line, ",") {
-			announced[http.CanonicalHeaderKey(strings.TrimSpace(name))] = true
-		}
-	}
+	announced := httpfield.Listed(c.header["Trailer"])
 	for name, values := range c.header {
-		if httpfield.IsDedup(strings.TrimPrefix(name, http.TrailerPrefix)) {
-			continue
-		}
-		if announced[name] || strings.HasPrefix(name, http.TrailerPrefix) {
+		bare, marked := strings.CutPrefix(name, http.TrailerPrefix)
+		if (marked || slices.Contains(announced, name)) && !httpfield.IsDedup(bare) {
 			c.client.Header()[name] = values
 		}
 	}

@@ -260,6 +260,7 @@ func TestCapture(t *testing.T) {
 				fmt.Fprint(w, "body")
 				w.Header().Set("X-Sum", "42")
 				w.Header().Set("Dedup-Sum", "42")
+				w.Header().Set(http.TrailerPrefix+"X-Late", "43")
 				w.Header().Set(http.TrailerPrefix+"Dedup-Late", "42")
 			},
 			want: captured{status: 200, body: "body", whole: true},
@@ -280,7 +281,7 @@ func TestCapture(t *testing.T) {
 			if string(body) != want || response.StatusCode != test.want.status {
 				t.Errorf("the client got %d %q, want %d %q", response.StatusCode, body, test.want.status, want)
 			}
-			if got := response.Trailer; name == "trailers" && (got.Get("X-Sum") != "42" || got.Get("Dedup-Sum")+got.Get("Dedup-Late") != "") {
+			if got := response.Trailer; name == "trailers" && (got.Get("X-Sum")+got.Get("X-Late") != "4243" || got.Get("Dedup-Sum")+got.Get("Dedup-Late") != "") {
 				t.Errorf("the client got the trailers %v", response.Trailer)
 			}
 			if _, kept := got.header["Server"]; kept {

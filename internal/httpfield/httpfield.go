@@ -172,7 +172,7 @@ func NeverKept(name string) bool {
 // Kept returns what is kept of a response's header: the fields that differ from the header that the
 // run found. A field that the run removed has no values.
 func (rules Rules) Kept(found, answered http.Header) map[string][]string {
-	named := connectionNames(answered)
+	named := append(Listed(answered["Connection"]), Listed(answered["Trailer"])...)
 	var room [16]string // on the stack
 	names, lines := room[:0], 0
 	for name, values := range answered {
@@ -194,14 +194,12 @@ func (rules Rules) Kept(found, answered http.Header) map[string][]string {
 	return out
 }
 
-// connectionNames returns the fields that a header itself names as those of one connection or as
-// trailers.
-func connectionNames(header http.Header) (names []string) {
-	for _, lines := range [...][]string{header["Connection"], header["Trailer"]} {
-		for _, line := range lines {
-			for name := range strings.SplitSeq(line, ",") {
-				names = append(names, http.CanonicalHeaderKey(strings.TrimSpace(name)))
-			}
+// Listed returns the canonical names of the fields that the lines of another field list, such as Connection or
+// Trailer.
+func Listed(lines []string) (names []string) {
+	for _, line := range lines {
+		for name := range strings.SplitSeq(line, ",") {
+			names = append(names, http.CanonicalHeaderKey(strings.TrimSpace(name)))
 		}
 	}
 	return names
@@ -238,15 +236,6 @@ func HasTrailers(header http.Header) bool {
 // section 6.4.1).
 func BodyAllowed(status int) bool {
 	return status >= 200 && status != http.StatusNoContent && status != http.StatusNotModified
-}
-
-// RemoveForbiddenLength removes the Content-Length of a 204, which must not have one (RFC 9110,
-// section 8.6): an HTTP/2 client takes the response for a broken one. Over HTTP/1.1 the server
-// removes it.
-func RemoveForbiddenLength(status int, header http.Header) {
-	if status == http.StatusNoContent {
-		delete(header, "Content-Length")
-	}
 }
 
 func DeclaredLength(header http.Header) int64 {
