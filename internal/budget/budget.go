@@ -210,7 +210,7 @@ func (a *Allowance) Part() Allowance {
 	return Allowance{Budget: a.Budget, run: a.runLocked()}
 }
 
-// SetRun says of which run the room is.
+// SetRun names the run that the room is for.
 func (a *Allowance) SetRun(executionID string) {
 	a.Budget.mu.Lock()
 	defer a.Budget.mu.Unlock()

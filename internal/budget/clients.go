@@ -11,8 +11,8 @@ type Client interface {
 	// Sample notes how far the client has come. waits reports whether the client is a run that waits for
 	// room: it is not idle then.
 	Sample(now time.Time, waits bool)
-	// Idle returns since when the client has taken nothing, and whether it is to be disconnected for that
-	// if its room is needed.
+	// Idle returns since when the client has taken nothing, and whether that is long enough to disconnect it if its
+	// room is needed.
 	Idle(now time.Time) (since time.Time, idle bool)
 	// Waiting returns the execution ID of a run that is the client, "" for none. While that run waits for
 	// room, the client is not idle.

@@ -5,8 +5,8 @@ import (
 	"slices"
 )
 
-// Bodies whose signature is not verified yet take at most half of a budget, so that whoever cannot
-// sign cannot keep out those who can. When that half is full, the body that has been read for the
+// Bodies whose signature is not verified yet take at most half of a budget, so that senders of forged
+// requests cannot keep out the others. When that half is full, the body that has been read for the
 // longest ends: a genuine sender sends all at once.
 
 // ErrCut ends a body that others need the room of.
@@ -28,8 +28,8 @@ func (a *Allowance) BeginUnverified(interrupt func()) {
 	b.unread = append(b.unread, a)
 }
 
-// EndReading says that the body is read, or that its reading has failed. It returns an error if the
-// reading was ended.
+// EndReading takes the body, which was read or could not be read, out of those that are being read. It returns an
+// error if its reading was ended.
 func (a *Allowance) EndReading() error {
 	a.Budget.mu.Lock()
 	defer a.Budget.mu.Unlock()
@@ -37,7 +37,7 @@ func (a *Allowance) EndReading() error {
 	return a.unverified.err
 }
 
-// EndUnverified says that the body is verified.
+// EndUnverified marks the body as verified.
 func (a *Allowance) EndUnverified() {
 	b := a.Budget
 	b.mu.Lock()

@@ -437,7 +437,7 @@ func TestHandlersInFrontSeeTheStatusInTheRequestsGoroutine(t *testing.T) {
 	}
 }
 
-// deadlineClient is a client whose deadline nobody may set.
+// deadlineClient fails the test if its deadline is set.
 type deadlineClient struct {
 	*httptest.ResponseRecorder
 	t *testing.T
@@ -448,7 +448,7 @@ func (c deadlineClient) SetWriteDeadline(time.Time) error {
 	return nil
 }
 
-// Who writes to the recording has no client whose pace could be limited.
+// Handlers behind write to the recording: they cannot set the deadline of the client.
 func TestHandlersBehindHaveNoWriteDeadline(t *testing.T) {
 	e := executionOn(t, deadlineClient{httptest.NewRecorder(), t}, 1<<20)
 	if err := http.NewResponseController(e).SetWriteDeadline(time.Now()); !errors.Is(err, http.ErrNotSupported) {
@@ -587,9 +587,8 @@ func TestToolCallsAnswerIsHeldOnce(t *testing.T) {
 	}
 }
 
-// A status that is none ends the run as it would without dedup, and is no informational
-// response that is left out.
-func TestStatusThatIsNone(t *testing.T) {
+// An invalid status ends the run as it would without dedup, and is not taken for an informational response.
+func TestInvalidStatus(t *testing.T) {
 	for _, status := range []int{-1, 0, 42, 99, 1000} {
 		func() {
 			c := executionOn(t, httptest.NewRecorder(), 64)

@@ -327,8 +327,8 @@ func (t *tap) dropBody() {
 	}
 }
 
-// refused reports the outcome of a request that would have been refused, or would have waited. There is none
-// if the store failed or there was no room.
+// refused reports the outcome of a request that would have been refused, or would have waited. The request has no
+// outcome if the store failed or there was no room.
 func (t *tap) refused(d engine.Refusal) {
 	id, attempt := d.Run()
 	switch {
@@ -430,12 +430,11 @@ func (t *tap) show(r *http.Request, info *report.Info) {
 	if t.Outcome() == "" {
 		return
 	}
-	// The tap goes on in its own goroutine: what is asked for from here on is read anew.
-	var shown report.Report
+	var shown report.Report // the tap goes on with its own, in another goroutine
 	shown.Init(t.Config.Report, r, info)
 	t.info.Show(&shown, &t.Report)
 	if t.first != nil {
-		t.first.End()
+		t.first.End() // what is asked for from here on is read each time
 		info.SetFirst(t.first)
 	}
 }

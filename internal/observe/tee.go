@@ -202,7 +202,7 @@ func (w *observedWriter) decisive() map[string][]string {
 }
 
 // steadyPlaceholders are the placeholders of a request for an [upstream.Trace] that must not change
-// them: what it deletes is hidden from it until a handler sets it anew.
+// them: what it deletes is hidden from it until a handler sets it again.
 type steadyPlaceholders struct {
 	repl   *caddy.Replacer
 	mu     sync.Mutex
@@ -226,7 +226,7 @@ func (p *steadyPlaceholders) Get(name string) (any, bool) {
 	return p.repl.Get(name)
 }
 
-// text returns a text that differs once a handler has set the placeholder anew. Two responses may
+// text returns a text that changes when a handler sets the placeholder. Two responses may
 // have the same status, but not the same latency in nanoseconds.
 func (p *steadyPlaceholders) text(name string) (text [2]string) {
 	text[0], _ = p.repl.GetString(name)

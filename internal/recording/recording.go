@@ -42,9 +42,8 @@ type Recording struct {
 	own   *Reader // that of the run's client
 	// ownTook is when that has taken something, or when the body began to pass, in ns since 1970.
 	ownTook atomic.Int64
-	// kept counts the others that need the bytes: the engine, until the response is stored. users counts the
-	// duplicates that are answered with the bytes.
-	kept, users int
+	kept    bool // the engine needs the bytes until the response is stored
+	users   int  // duplicates that are answered with the bytes
 	// delayed is how long followers have delayed the leading reader.
 	delayed time.Duration
 }
@@ -295,14 +294,14 @@ func (r *Recording) Bytes() []byte {
 func (r *Recording) Keep() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.kept++
+	r.kept = true
 }
 
 // Use implements [budget.Holder], for the body that was kept.
 func (r *Recording) Use() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.state == Passing || len(r.readers) == 0 && r.kept+r.users == 0 {
+	if r.state == Passing || r.unneededLocked() {
 		return false
 	}
 	r.users++
@@ -321,27 +320,30 @@ func (r *Recording) Unuse() {
 func (r *Recording) Freeable(clients int) int64 {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.state == Growing || r.kept > 0 || len(r.readers)+r.users > clients {
+	if r.state == Growing || r.kept || len(r.readers)+r.users > clients {
 		return 0
 	}
 	return r.Allowance.Taken()
 }
 
-// Unkeep ends one [Recording.Keep].
+// Unkeep ends [Recording.Keep].
 func (r *Recording) Unkeep() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.kept--
+	r.kept = false
 	r.dropLocked()
 }
+
+// unneededLocked reports whether neither a reader, nor the engine, nor a duplicate needs the kept bytes.
+func (r *Recording) unneededLocked() bool { return len(r.readers) == 0 && !r.kept && r.users == 0 }
 
 // dropLocked drops the bytes that are no longer needed, and releases their room.
 func (r *Recording) dropLocked() {
 	switch {
-	case len(r.readers) == 0 && (r.state == Passing || r.state != Growing && r.kept+r.users == 0):
+	case r.state == Passing && len(r.readers) == 0, r.state != Growing && r.unneededLocked():
 		r.body.Drop()
 		r.Allowance.ReleaseAll()
-	case r.state == Passing && len(r.readers) > 0:
+	case r.state == Passing:
 		needed := slices.MinFunc(r.readers, func(a, b *Reader) int { return cmp.Compare(a.offset, b.offset) }).offset
 		if n := needed - r.body.Start; n > 0 {
 			r.body.DropTo(needed)
@@ -377,7 +379,7 @@ func (r *Recording) NewReader() *Reader {
 func (rd *Reader) attach(r *Recording) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.state == Passing || r.body.Start > 0 || r.state != Growing && len(r.readers) == 0 && r.kept+r.users == 0 {
+	if r.state == Passing || r.body.Start > 0 || r.state != Growing && r.unneededLocked() {
 		return false
 	}
 	rd.of = r

@@ -222,9 +222,9 @@ func TestKeptBodyNeedsNoReaders(t *testing.T) {
 	}
 }
 
-// Whose first bytes are gone nobody can begin to follow, also while the engine still
-// tries to store that the response is not kept.
-func TestNobodyBeginsBehindDroppedBytes(t *testing.T) {
+// A recording whose first bytes were dropped takes no reader, also while the engine still tries to store that the
+// response is not kept.
+func TestNoReaderBehindDroppedBytes(t *testing.T) {
 	r := begun()
 	own := r.NewReader()
 	r.Add([]byte("begun"))

@@ -47,16 +47,16 @@ func NewWriter(w http.ResponseWriter, conn net.Conn, limit WriteLimit) Writer {
 	return Writer{Client: w, control: *http.NewResponseController(w), conn: conn, limit: limit}
 }
 
-// Lead says that the client is the run's own, and holds the room of its recording.
+// Lead makes the client the run's own, which holds the room of the run's recording.
 func (d *Writer) Lead(b *budget.Budget, r *Recording) {
 	d.Hold(b, r)
 	d.leads, r.Patience = r, d.limit.Idle
 }
 
-// Hold says which room depends on the client, until [Writer.Close].
+// Hold sets what the client holds, until [Writer.Close]: the room of that depends on the client.
 func (d *Writer) Hold(b *budget.Budget, held budget.Held) { d.budget, d.held = b, held }
 
-// Close is to be called before the handler returns, if the writer has been told what it holds.
+// Close ends [Writer.Hold] and [Writer.Lead]. The handler calls it before it returns.
 func (d *Writer) Close() {
 	if d.progress != nil {
 		d.budget.RemoveClient(d.progress, d.held)

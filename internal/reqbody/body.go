@@ -51,7 +51,7 @@ func (e *Error) Error() string { return e.Err.Error() }
 // Unwrap returns the error of the body.
 func (e *Error) Unwrap() error { return e.Err }
 
-// Failed reports whether an error says that the body could not be read, or that there is no room for it
+// Failed reports whether an error means that the body could not be read, or that there is no room for it
 // now. Whether the request has a key is then unknown.
 func Failed(err error) bool {
 	_, unread := errors.AsType[*Error](err)
@@ -84,7 +84,7 @@ func (b *Body) Beginning() []byte {
 	return b.held.bytes.From(0)
 }
 
-// Excess says why the body is too large.
+// Excess explains why the body is too large.
 func (b *Body) Excess() string {
 	if b.large != nil {
 		return b.large.Error()
