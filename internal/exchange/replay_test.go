@@ -7,9 +7,6 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
-	"time"
-
-	"go.uber.org/zap"
 
 	"github.com/caddy-dedup/caddy-dedup/internal/budget"
 	"github.com/caddy-dedup/caddy-dedup/internal/engine"
@@ -107,7 +104,7 @@ func TestReplayReadsTheResponse(t *testing.T) {
 				t.Fatal(err)
 			}
 			x.Allowance.Count(1000)
-			store := &storepool.Store{Engine: engine.New(&reading{memory.New(1 << 20), func() (*idempotency.Response, error) {
+			store := &storepool.Store{Engine: engineOn(t, &reading{memory.New(1 << 20), func() (*idempotency.Response, error) {
 				if left, _ := io.ReadAll(r.Body); len(left) > 0 || room.Used() != before+size {
 					t.Errorf("while the response is read, %q of the body is held, and %d bytes are taken", left, room.Used()-before)
 				}
@@ -115,8 +112,7 @@ func TestReplayReadsTheResponse(t *testing.T) {
 					leave(gone)
 				}
 				return test.response, test.err
-			}}, engine.Options{Timeout: time.Minute, Logger: zap.NewNop()})}
-			defer store.Close()
+			}})}
 
 			duplicate := engine.Replay{Record: &idempotency.Record{LargeBody: size, Token: "token"}, Differs: true, Waited: true}
 			decision, ready, err := x.prepareReplay(store, duplicate)

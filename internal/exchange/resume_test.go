@@ -6,12 +6,10 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"testing"
-	"time"
 
 	"go.uber.org/zap"
 
 	"github.com/caddy-dedup/caddy-dedup/internal/budget"
-	"github.com/caddy-dedup/caddy-dedup/internal/engine"
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 	"github.com/caddy-dedup/caddy-dedup/internal/identify"
 	"github.com/caddy-dedup/caddy-dedup/internal/report"
@@ -23,25 +21,17 @@ import (
 // only this process has it.
 func TestResumeBeforeTheResponseIsStored(t *testing.T) {
 	for _, on := range []idempotency.OnDuplicate{idempotency.ReplayDuplicate, idempotency.ConflictDuplicate} {
-		key, policy := idempotency.Key{1}, idempotency.Policy{Terms: idempotency.Terms{Lease: time.Hour, Retention: time.Hour}}
-		store := &storepool.Store{Engine: engine.New(refusingWrites{memory.New(1 << 20)}, engine.Options{
-			Timeout: time.Minute, Logger: zap.NewNop(),
-			NewToken: func() string { return "token" }, NewExecutionID: func() string { return "execution" },
-		})}
-		defer store.Close()
-		decision, err := store.Claim(t.Context(), engine.Request{Key: key, Policy: policy})
-		if err != nil {
-			t.Fatal(err)
-		}
+		store := &storepool.Store{Engine: engineOn(t, refusingWrites{memory.New(1 << 20)})}
+		run, _ := startRun(t, store.Engine)
 		response := &idempotency.Response{Status: http.StatusOK, Body: []byte("the result")}
-		_, _ = decision.(*engine.Run).Settle(idempotency.End{How: idempotency.Answered, Response: response}, nil)
+		_, _ = run.Settle(idempotency.End{How: idempotency.Answered, Response: response}, nil)
 
 		c := Config{OnDuplicate: on, Budget: budget.New(1 << 20), Report: &report.Reporter{Observer: noCounts{}, Logger: zap.NewNop()}}
 		c.Identify.Calls = resumedCalls{}
 		x := &exchange{Handler: New(c), w: httptest.NewRecorder(), r: httptest.NewRequest(http.MethodGet, "/", nil), info: new(report.Info)}
 		x.Request.Init(x.keys, c.Report, c.Budget, x.w, x.r, x.info)
 		x.Identify()
-		parts, ready := x.await(store, key)
+		parts, ready := x.await(store, idempotency.Key{1})
 		if len(parts) != 1 || string(parts[0]) != "the result" || x.Outcome() != report.Waited {
 			t.Errorf("%s: it gets %q, and its outcome is %s", on, parts, x.Outcome())
 		}
