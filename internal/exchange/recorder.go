@@ -59,7 +59,6 @@ type recorder struct {
 	headFirst   bool
 	streaming   bool            // the client gets the response as it comes
 	notExecuted bool            // the upstream sent Dedup-Not-Executed
-	head        bool            // the response to a HEAD, which has no body
 	unstored    bool            // the body is large, kept and not stored yet: duplicates share it
 	passing     bool            // the run is settled, and what follows passes to the client
 	omitted     bool            // the body is not kept
@@ -239,11 +238,6 @@ func (c *recorder) notKept() string {
 	default:
 		return fmt.Sprintf("the response was not kept: it is larger than max_response_body, %d bytes", c.maxBody)
 	}
-}
-
-// broken reports whether fewer or more bytes were written than declared.
-func (c *recorder) broken() bool {
-	return c.declared >= 0 && c.declared != c.written && httpfield.BodyAllowed(c.status) && !c.head
 }
 
 // Shared implements [upstream.Response].

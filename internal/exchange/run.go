@@ -55,7 +55,7 @@ func (x *exchange) execute(run *engine.Run, policy *idempotency.Policy) error {
 	defer e.limit.stop()
 	e.response.init(x.toClient(), &e.limit, x.MaxResponseBody, x.headers, e.room())
 	e.response.allowance.SetRun(run.ExecutionID())
-	e.response.head, e.response.encrypted = e.r.Method == http.MethodHead, x.Encrypted
+	e.response.encrypted = x.Encrypted
 	if x.Call() != nil {
 		e.response.answer = x.keys.Calls.NewAnswer(x.MaxResponseBody, e.response.allowance.Part(), x.EventID())
 	}
@@ -263,7 +263,7 @@ func (e *execution) settleEarly() {
 // ended returns what was observed of the run so far. err is what the handlers behind have returned.
 func (e *execution) ended(err error) upstream.Ended {
 	c, way := &e.response, e.upstream.Way()
-	broken := c.broken()
+	broken := httpfield.HasWrongLength(e.r.Method, c.status, c.declared, c.written)
 	var verdict upstream.Verdict
 	if c.answer != nil {
 		whole := err == nil && !broken

@@ -238,6 +238,13 @@ func BodyAllowed(status int) bool {
 	return status >= 200 && status != http.StatusNoContent && status != http.StatusNotModified
 }
 
+// HasWrongLength reports whether a response has fewer or more bytes than it declares. declared is -1 if it declares
+// no length. A response to HEAD declares the length of a body that it does not have (RFC 9110, section 9.3.2).
+func HasWrongLength(method string, status int, declared, written int64) bool {
+	return declared >= 0 && declared != written && BodyAllowed(status) && method != http.MethodHead
+}
+
+// DeclaredLength returns the Content-Length, -1 for none.
 func DeclaredLength(header http.Header) int64 {
 	text := First(header, "Content-Length")
 	if text == "" { // saves the error of ParseInt

@@ -394,7 +394,7 @@ func (t *tap) end(err error, took time.Duration) upstream.Ended {
 	o := upstream.Ended{
 		Err:       err,
 		Status:    w.status,
-		Broken:    w.broken(),
+		Broken:    httpfield.HasWrongLength(t.r.Method, w.status, httpfield.DeclaredLength(w.Header()), w.written),
 		Early:     early,
 		Upgraded:  w.status == http.StatusSwitchingProtocols,
 		Way:       t.upstream.Way(),

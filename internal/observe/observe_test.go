@@ -402,6 +402,22 @@ func TestObserveLargeResponses(t *testing.T) {
 	}
 }
 
+// The response to a HEAD declares the length of a body that it does not have. Under verify such a request has a key.
+func TestObserveResponseToHead(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := newObserving(t, func(c *Config) { c.Identify.Methods = []string{http.MethodHead} })
+		o.method = http.MethodHead
+		for range 2 {
+			o.post(nil, func(w http.ResponseWriter, _ *http.Request) {
+				w.Header().Set("Content-Length", "5")
+				w.WriteHeader(http.StatusOK)
+			})
+			synctest.Wait()
+		}
+		o.want("executed", "replayed")
+	})
+}
+
 // only returns the record of the only key.
 func (o *observing) only() *idempotency.Record {
 	o.t.Helper()

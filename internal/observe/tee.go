@@ -8,7 +8,6 @@ import (
 	"sync"
 
 	"github.com/caddy-dedup/caddy-dedup/internal/budget"
-	"github.com/caddy-dedup/caddy-dedup/internal/httpfield"
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 	"github.com/caddy-dedup/caddy-dedup/internal/upstream"
 	"github.com/caddyserver/caddy/v2"
@@ -182,12 +181,6 @@ func (w *observedWriter) setStatus(status int) {
 	if w.answer != nil {
 		w.answer.Begin(status, w.Header(), func(room *budget.Allowance, n int) bool { return room.Admit(n) == nil })
 	}
-}
-
-// broken reports whether fewer or more bytes were written than declared.
-func (w *observedWriter) broken() bool {
-	declared := httpfield.DeclaredLength(w.Header())
-	return declared >= 0 && declared != w.written && httpfield.BodyAllowed(w.status)
 }
 
 // decisive returns the header fields that decide what becomes of the key and its duplicates.
