@@ -50,7 +50,7 @@ func (x *exchange) prepareReplay(store *storepool.Store, d engine.Replay) (engin
 		return nil, prepared{}, context.Cause(x.r.Context())
 	}
 	if err == nil && response == nil {
-		err = errReplayGone
+		err = errors.New("the response is no longer kept")
 	}
 	if err != nil {
 		refused := engine.Refusal{Reason: engine.ReasonUnavailable, Record: d.Record, Differs: d.Differs, Err: err}
@@ -64,8 +64,6 @@ func (x *exchange) prepareReplay(store *storepool.Store, d engine.Replay) (engin
 	x.Allowance.ReleaseAll()
 	return d, prepared{answer: x.OnDuplicate.Answer(d.Record, response, d.Waited), held: held, release: release}, nil
 }
-
-var errReplayGone = errors.New("the response is no longer kept")
 
 // replay answers a duplicate of a run that has ended.
 func (x *exchange) replay(d engine.Replay, ready prepared) {

@@ -197,7 +197,7 @@ func TestPassingBodyWithoutReadersIsAbandoned(t *testing.T) {
 		t.Errorf("it was abandoned %d times", abandoned)
 	}
 	if err := r.Pass([]byte("more")); !errors.Is(err, errNoReaders) {
-		t.Errorf("more was allowance: %v", err)
+		t.Errorf("more was taken: %v", err)
 	}
 }
 
