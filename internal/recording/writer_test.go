@@ -155,6 +155,25 @@ func TestDeadlineOfTheInnermostWriter(t *testing.T) {
 	}
 }
 
+// A client that is a run is not idle while that waits for room.
+func TestRunThatWaitsIsNotIdle(t *testing.T) {
+	p := newProgress(newSlowClient(), nil, WriteLimit{Idle: 10 * time.Second})
+	if err := p.startWrite(); err != nil {
+		t.Fatal(err)
+	}
+	for _, waits := range []bool{true, false} {
+		later := time.Now().Add(time.Hour)
+		p.Sample(later, waits)
+		if _, idle := p.Idle(later.Add(9 * time.Second)); idle == waits {
+			t.Errorf("it waits: %v, and is idle: %v", waits, idle)
+		}
+		p.endWrite()
+		if err := p.startWrite(); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
 // slowClient takes some time for each write, and fails where that is cut.
 type slowClient struct {
 	*httptest.ResponseRecorder
@@ -200,13 +219,17 @@ func TestAcknowledgedBytesAreProgress(t *testing.T) {
 		t.Error("of no connection they are known")
 	}
 	for name, ends := range connections(t) {
-		before, known := ackedBytes(ends[0])
-		if !known {
+		if _, known := ackedBytes(ends[0]); !known {
 			if runtime.GOOS == "linux" {
 				t.Errorf("%s: they are unknown", name)
 			}
 			continue
 		}
+		p, later := newProgress(httptest.NewRecorder(), ends[0], WriteLimit{}), time.Now().Add(time.Hour)
+		if err := p.startWrite(); err != nil {
+			t.Fatal(err)
+		}
+		p.Sample(time.Now(), false) // it notes what was acknowledged before
 		if _, err := ends[0].Write(make([]byte, 1000)); err != nil {
 			t.Fatal(err)
 		}
@@ -214,11 +237,11 @@ func TestAcknowledgedBytesAreProgress(t *testing.T) {
 			t.Fatal(err)
 		}
 		for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
-			if acked, _ := ackedBytes(ends[0]); acked >= before+1000 {
+			if since, _ := p.Idle(later); since.Equal(later) {
 				break
 			}
 			if time.Now().After(deadline) {
-				t.Fatalf("%s: the client has read 1000 bytes, and they are not acknowledged", name)
+				t.Fatalf("%s: the client has read 1000 bytes, which is no progress", name)
 			}
 		}
 	}
