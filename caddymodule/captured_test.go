@@ -159,6 +159,23 @@ func TestCapturedRequestIsReplayed(t *testing.T) {
 	}
 }
 
+// The response to a signed HEAD declares the length of a body that it does not have. It is whole, and replayed.
+func TestSignedHeadIsReplayed(t *testing.T) {
+	t.Setenv("TEST_SECRET", "secret")
+	address, runs := startUpstream(t, func(w http.ResponseWriter, _ *http.Request, _ int) { w.Header().Set("Content-Length", "5") })
+	s := serve(t, "dedup {", "mode webhook", "key header X-Id", "on_unknown hold",
+		"verify hmac {", "secret {env.TEST_SECRET}", "header X-Signature", "signed {http.request.header.X-Id}.{body}", "}", "}", "reverse_proxy "+address)
+	for _, replayed := range []string{"", "true"} {
+		r, w := httptest.NewRequest(http.MethodHead, "http://hooks.example.com/x", nil), httptest.NewRecorder()
+		r.Header.Set("X-Id", "1")
+		r.Header.Set("X-Signature", signedWith("secret", "1."))
+		s.Config.Handler.ServeHTTP(w, r)
+		if w.Code != 200 || w.Header().Get("Idempotent-Replayed") != replayed || runs.Load() != 1 {
+			t.Errorf("got %d with %v after %d runs", w.Code, w.Header(), runs.Load())
+		}
+	}
+}
+
 // Twitch's handshake is known by its body, which is signed, and has no key.
 func TestSignedHandshakeOfTwitch(t *testing.T) {
 	t.Setenv("TEST_SECRET", "secret")

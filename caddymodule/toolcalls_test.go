@@ -587,14 +587,18 @@ func TestToolCallThatWaitedForAFailure(t *testing.T) {
 				first, waited := make(chan answer, 1), make(chan answer, 1)
 				go func() { first <- s.mustPost("", callOf("1", "k")) }()
 				<-begun
-				go func() { waited <- s.mustPost("", callOf("2", "k")) }()
+				again := func() answer { return s.mustPost("", callOf("2", "k"), "Dedup-Execution-Id", "of a run in front") }
+				go func() { waited <- again() }()
 				s.waits()
 				close(end)
 				got := []answer{<-waited}
 				if attempts != "" {
-					got = append(got, s.mustPost("", callOf("2", "k")))
+					got = append(got, again())
 				}
 				for _, got := range got {
+					if got.header["Dedup-Not-Executed"] != nil { // its run may have
+						t.Errorf("got the header %v", got.header)
+					}
 					if got.status != 200 || !strings.HasPrefix(got.body, `{"jsonrpc":"2.0","id":2,"error":`+c.want) || !strings.Contains(got.body, `"code":"upstream_failed"`) {
 						t.Errorf("got %d %s", got.status, got.body)
 					}
