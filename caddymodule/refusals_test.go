@@ -209,9 +209,10 @@ func TestDuplicateWithAnUnreadBodyDoesNotWait(t *testing.T) {
 	}
 }
 
-// The refusal of a response that is not kept says why it is not, and so does its record. One of exactly the limit
-// is kept.
+// The refusal of a response that is not kept says why it is not, and so does its record, also where the store has
+// that encrypted. One of exactly the limit is kept.
 func TestResponseThatIsNotKeptSaysWhy(t *testing.T) {
+	t.Setenv("TEST_KEY", "MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIzNDU2Nzg5MDE=")
 	address, _ := startUpstream(t, answers(201, "large"))
 	whole := serve(t, "dedup {", "max_response_body 5", "}", "reverse_proxy "+address)
 	whole.mustPost("k", "")
@@ -219,11 +220,14 @@ func TestResponseThatIsNotKeptSaysWhy(t *testing.T) {
 		t.Errorf("of a response of the limit the duplicate got %+v", got)
 	}
 	whole.stop()
-	s := serve(t, "dedup {", "max_response_body 4", "}", "reverse_proxy "+address)
-	s.mustPost("k", "")
 	const why = "larger than max_response_body, 4 bytes"
-	if got := s.mustPost("k", ""); got.status != 409 || !strings.Contains(got.body, why) || !strings.Contains(s.only().Reason, why) {
-		t.Errorf("the duplicate got %s; the record has %q", got.body, s.only().Reason)
+	for _, encrypt := range []string{"", "encrypt {env.TEST_KEY}"} {
+		s := serveWith(t, encrypt+"\nlocal_copies off", "dedup {", "max_response_body 4", "}", "reverse_proxy "+address)
+		s.mustPost("k", "")
+		if got := s.mustPost("k", ""); got.status != 409 || !strings.Contains(got.body, why) || !strings.Contains(s.only().Reason, why) {
+			t.Errorf("%s: the duplicate got %s; the record has %q", encrypt, got.body, s.only().Reason)
+		}
+		s.stop()
 	}
 }
 

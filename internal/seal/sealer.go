@@ -297,15 +297,25 @@ func (s *Sealer) openText(label string, record idempotency.Key, stored string) s
 	return string(text)
 }
 
+// openTexts returns the record with a readable reason and location: a copy if one of them is sealed, because
+// stores share records.
+func (s *Sealer) openTexts(record idempotency.Key, r *idempotency.Record) *idempotency.Record {
+	if r == nil || !strings.HasPrefix(r.Reason, sealedText) && !strings.HasPrefix(r.Location, sealedText) {
+		return r
+	}
+	opened := *r
+	opened.Reason = s.openText(sealedReasonLabel, record, r.Reason)
+	opened.Location = s.openText(sealedLocationLabel, record, r.Location)
+	return &opened
+}
+
 // openRecord returns a copy of the record for operators, with a readable origin and reason. It leaves
 // Previous sealed: operators do not see it, and its key need not be configured.
 func (s *Sealer) openRecord(record idempotency.Key, r *idempotency.Record) (*idempotency.Record, error) {
 	if err := s.check(r); err != nil || r == nil {
 		return r, err
 	}
-	opened := *r
-	opened.Reason = s.openText(sealedReasonLabel, record, r.Reason)
-	opened.Location = s.openText(sealedLocationLabel, record, r.Location)
+	opened := *s.openTexts(record, r)
 	if r.SealedBy == "" {
 		return &opened, nil
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"sync/atomic"
+	"time"
 
 	"github.com/caddy-dedup/caddy-dedup/internal/idempotency"
 )
@@ -12,9 +13,10 @@ import (
 // nothing of encryption: the rules read neither responses nor delivery IDs, and only compare
 // fingerprints.
 //
-// [Store.Claim] returns a record with its delivery ID sealed, because the run passes the record back
-// to [Store.Settle], perhaps after the keys have changed. [Store.Opened], [Store.List] and
-// [Store.Find], which are for operators, open it.
+// [Store.Claim] returns a run's record sealed, because the run passes the record back to
+// [Store.Settle], perhaps after the keys have changed. Of a record that a duplicate gets, by
+// [Store.Claim] or [Store.Lookup], the texts are readable that the duplicate may be told, and the
+// delivery ID is sealed. [Store.Opened], [Store.List] and [Store.Find], which are for operators, open all.
 //
 // Records and responses that were stored without encryption stay readable. For those that cannot be
 // opened the error is an [*idempotency.UnreadableError].
@@ -51,9 +53,7 @@ func (s *Store) Claim(ctx context.Context, c idempotency.Claim) (idempotency.Cla
 		if err := sealer.check(got.Record); err != nil {
 			return idempotency.Claimed{}, unreadableRecord(c.Key, err)
 		}
-	}
-	if got.Verdict == idempotency.ReplayKept {
-		got.Record.Location = sealer.openText(sealedLocationLabel, c.Key, got.Record.Location)
+		got.Record = sealer.openTexts(c.Key, got.Record)
 	}
 	if got.Response != nil {
 		if got.Response, err = s.openResponse(c.Key, got.Record.Token, got.Response); err != nil {
@@ -61,6 +61,12 @@ func (s *Store) Claim(ctx context.Context, c idempotency.Claim) (idempotency.Cla
 		}
 	}
 	return got, nil
+}
+
+// Lookup implements [idempotency.Store].
+func (s *Store) Lookup(ctx context.Context, key idempotency.Key) (*idempotency.Record, time.Time, error) {
+	found, now, err := s.Store.Lookup(ctx, key)
+	return s.Sealer().openTexts(key, found), now, err
 }
 
 // Settle implements [idempotency.Store].

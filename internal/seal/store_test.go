@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -92,6 +93,48 @@ func TestSealedRecordsAreFound(t *testing.T) {
 		case !readable && (found.Record != nil || !errors.As(found.Unreadable, &unreadable)):
 			t.Errorf("with the keys %q it is %+v, want it unreadable", keys, found)
 		}
+	}
+}
+
+// The store has neither the reason of an end nor a location readable. Requests get both, whether they claim the key
+// or wait for its run on another replica; to a run the record stays sealed, because the run returns it to the store.
+func TestTextsThatRequestsGet(t *testing.T) {
+	const reason, location = "the response is too large", "/payments/7"
+	inner := memory.New(1 << 20)
+	defer inner.Close()
+	s := Around(inner, sealerOf(t, 'a'))
+	claim := idempotency.Claim{Key: thisKey, Token: "token", Terms: idempotency.Terms{Lease: time.Minute, Retention: time.Hour}}
+	claimed, err := s.Claim(t.Context(), claim)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, state := range []idempotency.State{idempotency.Released, idempotency.Complete} {
+		err := s.Settle(t.Context(), thisKey, claimed.Record, idempotency.Settlement{
+			State: state, Counted: true, Retention: time.Hour, Reason: reason,
+			Response: &idempotency.Response{Status: 201, Header: map[string][]string{"Location": {location}}, Body: make([]byte, 20<<10)},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		stored, _, err := inner.Lookup(t.Context(), thisKey)
+		if err != nil || stored.Reason == "" || strings.Contains(stored.Reason, reason) || strings.Contains(stored.Location, location) {
+			t.Errorf("%s: the store has %+v, %v", state, stored, err)
+		}
+		if found, _, err := s.Lookup(t.Context(), thisKey); err != nil || found.Reason != reason || found.Location != location {
+			t.Errorf("%s: a request that waits finds %+v, %v", state, found, err)
+		}
+		claim.Token = "next"
+		claimed, err = s.Claim(t.Context(), claim)
+		if err != nil || (claimed.Record.Reason == reason) != (claimed.Verdict == idempotency.ReplayKept) {
+			t.Errorf("%s: a claim finds %+v, %v", state, claimed.Record, err)
+		}
+	}
+	if claimed.Record.Location != location {
+		t.Errorf("a duplicate gets the location %q", claimed.Record.Location)
+	}
+	changed, err := s.Change(t.Context(), thisKey, idempotency.Change{State: idempotency.Released, Token: "operator", Reason: reason})
+	if err != nil || strings.Contains(changed.Reason, reason) {
+		t.Errorf("an operator's change stores %+v, %v", changed, err)
 	}
 }
 
