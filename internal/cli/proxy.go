@@ -227,6 +227,9 @@ func (p *proxy) read(flags *pflag.FlagSet, data, caddyAdmin string) (text string
 		if err := checkService(p.to[i], service); err != nil {
 			return "", err
 		}
+		if p.site.isAt(service) {
+			return "", fmt.Errorf("--to: %q is where the proxy itself listens, by --from; give the service another port, such as localhost:3000", p.to[i])
+		}
 	}
 	for i, path := range p.protected { // another one would never match
 		if !strings.HasPrefix(path, "/") || strings.ContainsAny(path, "?#") {

@@ -272,6 +272,7 @@ func TestMistakes(t *testing.T) {
 		"a secret in a variable":       {[]string{"--to", "{env.TEST_URL}"}, []string{"--to is not an address"}},
 		"two schemes":                  {[]string{"--to", "https://a", "--to", "http://b"}, []string{"--to: ", "same scheme"}},
 		"a port as the admin API":      {[]string{"--to", ":1", "--admin", "2019"}, []string{"--admin:", "localhost:2019"}},
+		"itself as the service":        {[]string{"--from", ":8080", "--to", ":3000,localhost:8080"}, []string{`--to: "localhost:8080"`, "--from"}},
 		"probes where it listens":      {[]string{"--to", ":1", "--from", ":8080", "--health", ":8080"}, []string{"--health:", "--from", ":8081"}},
 		"probes on one address":        {[]string{"--to", ":1", "--from", ":8080", "--health", "127.0.0.1:8080"}, []string{"--health:", "--from"}},
 		"admin where it listens":       {[]string{"--to", ":1", "--from", ":8080", "--admin", "localhost:8080"}, []string{"--admin:", "--from"}},
@@ -642,6 +643,22 @@ func TestSummary(t *testing.T) {
 		}
 		if strings.Contains(said, "open-sesame") {
 			t.Errorf("%s: it shows the password", name)
+		}
+	}
+}
+
+// A service on another address of this machine may have the port of --from, and so may one of another machine.
+func TestServicesWhereTheProxyListens(t *testing.T) {
+	for from, services := range map[string]map[string]bool{
+		":8080":          {":8080": true, "localhost:8080": true, "http://127.0.0.1:8080": true, "[::1]:8080": true, "tcp/127.0.0.1:8080": true, "0.0.0.0:8080": true, ":8081": false, "app:8080": false, "10.0.0.1:8080": false, "unix//run/x.sock": false},
+		"127.0.0.1:8080": {"127.0.0.1:8080": true, "localhost:8080": true, "127.0.0.2:8080": false},
+		"10.0.0.1:80":    {"10.0.0.1": true, "localhost": false},
+		"example.com":    {"https://localhost": true, "localhost": false, "https://example.org": false},
+	} {
+		for service, want := range services {
+			if _, err := writtenFor(t, "--from", from, "--to", service); (err != nil) != want {
+				t.Errorf("--from %s --to %s: %v", from, service, err)
+			}
 		}
 	}
 }

@@ -164,6 +164,28 @@ func checkService(given, text string) error {
 	return nil
 }
 
+// isAt reports whether the site listens at the address of a service on this machine: each request would come back.
+func (s site) isAt(service string) bool {
+	scheme, rest, hasScheme := strings.Cut(service, "://")
+	if !hasScheme {
+		scheme, rest = "http", service
+	}
+	host, port, err := net.SplitHostPort(strings.TrimPrefix(rest, "tcp/"))
+	if err != nil {
+		host, port = rest, defaultPorts[scheme]
+	}
+	ip := net.ParseIP(host)
+	here := host == "" || host == "localhost" || ip.IsLoopback() || ip.IsUnspecified()
+	switch bound := net.ParseIP(s.bound()); {
+	case port != s.port:
+		return false
+	case bound == nil || bound.IsUnspecified():
+		return here
+	default:
+		return bound.Equal(ip) || here && ip == nil && bound.IsLoopback()
+	}
+}
+
 // address is the site's address in a Caddyfile. One that names no host takes requests for
 // every host.
 func (s site) address() string {
