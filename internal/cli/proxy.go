@@ -224,11 +224,8 @@ func (p *proxy) read(flags *pflag.FlagSet, data, caddyAdmin string) (text string
 	}
 	p.services, p.protected = each(p.to, resolve), each(p.paths, resolve)
 	for i, service := range p.services {
-		if err := checkService(p.to[i], service); err != nil {
+		if err := p.site.checkService(p.to[i], service); err != nil {
 			return "", err
-		}
-		if p.site.isAt(service) {
-			return "", fmt.Errorf("--to: %q is where the proxy itself listens, by --from; give the service another port, such as localhost:3000", p.to[i])
 		}
 	}
 	for i, path := range p.protected { // another one would never match

@@ -127,14 +127,19 @@ func each(texts []string, of func(string) string) []string {
 	return results
 }
 
-// checkService refuses an address that `reverse_proxy` would take as a host name although it is not one.
-func checkService(given, text string) error {
+// checkService refuses an address that `reverse_proxy` would take as a host name although it is not one, and the
+// site's own.
+func (s site) checkService(given, text string) error {
 	scheme, rest, hasScheme := strings.Cut(text, "://")
 	scheme = strings.ToLower(scheme)
 	if !hasScheme {
 		rest = text
 	}
-	at, err := caddy.ParseNetworkAddressWithDefaults(rest, "tcp", 80)
+	defaultPort := uint(80)
+	if scheme == "https" {
+		defaultPort = 443
+	}
+	at, err := caddy.ParseNetworkAddressWithDefaults(rest, "tcp", defaultPort)
 	_, notNumber := strconv.Atoi(rest)
 	switch {
 	case strings.Contains(rest, "{"): // resolved for each request
@@ -161,28 +166,23 @@ func checkService(given, text string) error {
 	if err != nil {
 		return fmt.Errorf("--to: %q is not the address of a service: %w; use one such as localhost:3000, https://example.com or unix//run/service.sock", given, err)
 	}
+	if s.isAt(at) {
+		return fmt.Errorf("--to: %q is where the proxy itself listens, by --from; give the service another port", given)
+	}
 	return nil
 }
 
 // isAt reports whether the site listens at the address of a service on this machine: each request would come back.
-func (s site) isAt(service string) bool {
-	scheme, rest, hasScheme := strings.Cut(service, "://")
-	if !hasScheme {
-		scheme, rest = "http", service
-	}
-	host, port, err := net.SplitHostPort(strings.TrimPrefix(rest, "tcp/"))
-	if err != nil {
-		host, port = rest, defaultPorts[scheme]
-	}
-	ip := net.ParseIP(host)
-	here := host == "" || host == "localhost" || ip.IsLoopback() || ip.IsUnspecified()
-	switch bound := net.ParseIP(s.bound()); {
-	case port != s.port:
+func (s site) isAt(service caddy.NetworkAddress) bool {
+	ip, bound := net.ParseIP(service.Host), net.ParseIP(s.bound())
+	isHere := service.Host == "" || service.Host == "localhost" || ip.IsLoopback() || ip.IsUnspecified()
+	switch {
+	case strconv.FormatUint(uint64(service.StartPort), 10) != s.port:
 		return false
 	case bound == nil || bound.IsUnspecified():
-		return here
+		return isHere
 	default:
-		return bound.Equal(ip) || here && ip == nil && bound.IsLoopback()
+		return bound.Equal(ip) || isHere && ip == nil && bound.IsLoopback()
 	}
 }
 
