@@ -209,8 +209,7 @@ func TestDuplicateWithAnUnreadBodyDoesNotWait(t *testing.T) {
 	}
 }
 
-// The refusal of a response that is not kept says why it is not, and so does its record, also where the store has
-// that encrypted. One of exactly the limit is kept.
+// Refusal and record say why a response is not kept, under encrypt too. A response of exactly the limit is kept.
 func TestResponseThatIsNotKeptSaysWhy(t *testing.T) {
 	t.Setenv("TEST_KEY", "MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIzNDU2Nzg5MDE=")
 	address, _ := startUpstream(t, answers(201, "large"))

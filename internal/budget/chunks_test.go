@@ -17,8 +17,8 @@ func (p *Chunks) allocated() int {
 	return n
 }
 
-// Whatever sizes the bytes come in and go out, they are those that came, and their room is
-// bounded by what came. What nobody else has is used again, and nobody sees another's bytes.
+// The bytes that go out are those that came, in pieces of any size, and take room that is
+// bounded by their number. A chunk that nobody else holds is used again, and nobody sees another's bytes.
 func TestPiecesHoldWhatCame(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	sizes := []int{0, 1, 10, 511, 4 << 10, 32 << 10, maxChunk - 1, maxChunk, maxChunk + 1, 200_000}

@@ -154,6 +154,9 @@ func TestFreeableRoom(t *testing.T) {
 			t.Errorf("with %d clients %d bytes are freeable, want %d", clients, got, want)
 		}
 	}
+	if a := next(); a.Freeable(1) != 0 {
+		t.Error("an empty allowance frees room")
+	}
 }
 
 // A client that is a run was not idle while that waited for room.

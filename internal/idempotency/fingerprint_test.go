@@ -1,6 +1,7 @@
 package idempotency_test
 
 import (
+	"io"
 	"strings"
 	"testing"
 
@@ -99,6 +100,13 @@ func TestFingerprintNamesWhatIsExcluded(t *testing.T) {
 	}
 	if got := kindOf(byBody, "?ts"); got == string(byBody) || got == kindOf(byBody, "?sig") {
 		t.Errorf("a query without ts is of the kind %q", got)
+	}
+	call := func(exclude ...string) string {
+		text, _ := idempotency.CallFingerprint("", exclude, func(io.Writer) error { return nil })
+		return text
+	}
+	if call("/b") == call() || call("/b") == call("/c") {
+		t.Errorf("calls without /b have the fingerprint %s", call("/b"))
 	}
 }
 

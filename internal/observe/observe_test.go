@@ -402,6 +402,20 @@ func TestObserveLargeResponses(t *testing.T) {
 	}
 }
 
+func TestObserveStatusAfterEarlyHints(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := newObserving(t, nil)
+		o.post(nil, func(w http.ResponseWriter, _ *http.Request) {
+			w.WriteHeader(http.StatusEarlyHints)
+			w.WriteHeader(http.StatusCreated)
+		})
+		synctest.Wait()
+		if status := o.only().Status; status != http.StatusCreated {
+			t.Errorf("the record has the status %d", status)
+		}
+	})
+}
+
 // The response to a HEAD declares the length of a body that it does not have. Under verify such a request has a key.
 func TestObserveResponseToHead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
