@@ -54,13 +54,8 @@ type observing struct {
 	counts []string
 }
 
-// samplersStart is when a bubble of synctest, whose clock starts in 2000, has passed the start of the process, from
-// which on lines are logged.
-const samplersStart = 100 * 365 * 24 * time.Hour
-
 func newObserving(t *testing.T, change func(*Config)) *observing {
 	t.Helper()
-	time.Sleep(samplersStart)
 	core, logs := observer.New(zap.WarnLevel)
 	o, logger := &observing{t: t, logs: logs, key: "k", method: http.MethodPost, claim: func() {}, settle: func() {}}, zap.New(core)
 	c := Config{
