@@ -13,10 +13,10 @@ import (
 // nothing of encryption: the rules read neither responses nor delivery IDs, and only compare
 // fingerprints.
 //
-// [Store.Claim] returns a run's record sealed, because the run passes the record back to
-// [Store.Settle], perhaps after the keys have changed. Of a record that a duplicate gets, by
-// [Store.Claim] or [Store.Lookup], the texts are readable that the duplicate may be told, and the
-// delivery ID is sealed. [Store.Opened], [Store.List] and [Store.Find], which are for operators, open all.
+// [Store.Claim] leaves a run's record sealed, because the run passes the record back to [Store.Settle],
+// perhaps after the keys have changed. For duplicates, [Store.Claim] and [Store.Lookup] open the reason
+// and the location, and leave the delivery ID sealed. [Store.Opened], [Store.List] and [Store.Find],
+// which are for operators, open all.
 //
 // Records and responses that were stored without encryption stay readable. For those that cannot be
 // opened the error is an [*idempotency.UnreadableError].
